@@ -1,0 +1,1 @@
+"""The loop: command line, playbook loader, core, dispatcher. Imports `tools` and `state`."""

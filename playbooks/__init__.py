@@ -1,0 +1,1 @@
+"""The playbooks that ship with Turnout: data and payloads, loaded and never imported."""

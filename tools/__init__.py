@@ -1,0 +1,1 @@
+"""What Turnout can do: hosts over SSH, jobs, files, GPUs, serving engines. Imports `state` only."""

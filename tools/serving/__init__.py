@@ -1,0 +1,1 @@
+"""Serving engines (vLLM, SGLang): reading their logs, their flags and their metrics."""
