@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 from state.errors import UsageError
@@ -30,7 +29,6 @@ FailureKind = Literal["failed", "timeout", "oom", "lost", "cancelled"]
 READY_KINDS = ("log", "http", "file")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_NO_ENV: Mapping[str, str] = MappingProxyType({})
 # Exact phrases of the CUDA runtime, PyTorch, the C++ and C libraries and the kernel; not every line that says "memory".
 _OOM_TEXT = re.compile(
     r"CUDA out of memory|torch(?:\.cuda)?\.OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation"
@@ -53,7 +51,7 @@ class JobSpec:
     id: str
     run: str
     cwd: str | None = None
-    env: Mapping[str, str] = field(default=_NO_ENV)
+    env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     grace_s: float = 10.0
     ready: Mapping[str, str] | None = None
