@@ -1,0 +1,29 @@
+"""Named places where a process may be killed, to prove that nothing is lost there.
+
+Every commit and every effect has one before and one after it. `TURNOUT_FAILPOINT=NAME` or `NAME#3` kills this process
+with SIGKILL the first or third time it gets there; `TURNOUT_FAILPOINT_TRACE=FILE` writes each one reached to a file, a
+line each, which is how the crash matrix learns where to kill. Without these variables a failpoint is one look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+_target = os.environ.get("TURNOUT_FAILPOINT")
+_trace = os.environ.get("TURNOUT_FAILPOINT_TRACE")
+_hits: Counter[str] = Counter()
+
+
+def failpoint(name: str) -> None:
+    """Die here, if the environment says so."""
+    if _target is None and _trace is None:
+        return
+    _hits[name] += 1
+    label = f"{name}#{_hits[name]}"
+    if _trace is not None:
+        with open(_trace, "a", encoding="utf-8") as file:
+            file.write(label + "\n")
+    if _target in (label, f"{name}" if _hits[name] == 1 else None):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,95 @@
+"""The session log: appending changes, reading them back, and rebuilding every table from them.
+
+`append` is the only way into the log. It writes the messages and their projection in the caller's transaction, so a
+fact is in both or in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from state.changes import Change
+from state.errors import NotFound
+from state.models import PROJECTED, Message, Session, table
+from state.projection import project
+
+_messages, _sessions = table(Message), table(Session)
+_RESERVE = (
+    update(_sessions)
+    .where(_sessions.c.id == bindparam("session"))
+    .values(next_seq=_sessions.c.next_seq + bindparam("n"), updated=bindparam("now"))
+    .returning(_sessions.c.next_seq)
+)
+
+
+def append(conn: Connection, session: str, changes: Sequence[Change], now: float) -> list[int]:
+    """Write `changes` at time `now` (seconds). Returns their numbers.
+
+    Raises `NotFound` for a session that was never created, `StateError` for a change the tables refuse.
+    """
+    if not changes:
+        return []
+    rest = 0
+    if changes[0].kind == "session.created":
+        project(conn, session, changes[0].kind, changes[0].payload, now)
+        rest = 1
+    end = conn.execute(_RESERVE, {"session": session, "n": len(changes), "now": now}).scalar_one_or_none()
+    if end is None:
+        raise NotFound(f"no session `{session}`", hint="`turnout sessions` lists them")
+    seqs = list(range(end - len(changes), end))
+    conn.execute(
+        insert(_messages),
+        [
+            {
+                "session": session,
+                "seq": seq,
+                "time": now,
+                "kind": change.kind,
+                "actor": change.actor,
+                "payload": change.payload,
+                "cause": change.cause,
+            }
+            for seq, change in zip(seqs, changes, strict=True)
+        ],
+    )
+    for change in changes[rest:]:
+        project(conn, session, change.kind, change.payload, now)
+    return seqs
+
+
+def read(conn: Connection, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Message]:
+    """The messages of a session in order, from the one behind `after`."""
+    query = (
+        select(_messages).where((_messages.c.session == session) & (_messages.c.seq > after)).order_by(_messages.c.seq)
+    )
+    for row in conn.execute(query if limit is None else query.limit(limit)):
+        yield Message(**row._mapping)
+
+
+def rebuild(conn: Connection) -> int:
+    """Empty every projected table and fill it from the log alone. Returns the number of messages read."""
+    for model in PROJECTED:
+        conn.execute(delete(table(model)))
+    # Across sessions the order is that of time: hosts and leases are shared by all.
+    query = select(_messages).order_by(_messages.c.time, _messages.c.session, _messages.c.seq)
+    count = 0
+    for row in conn.execute(query).all():
+        project(conn, row.session, row.kind, row.payload, row.time)
+        count += 1
+    last = select(_messages.c.session, func.max(_messages.c.time), func.max(_messages.c.seq))
+    for id, time, seq in conn.execute(last.group_by(_messages.c.session)).all():
+        conn.execute(update(_sessions).where(_sessions.c.id == id), {"next_seq": seq + 1, "updated": time})
+    return count
+
+
+def snapshot(conn: Connection) -> dict[str, list[dict[str, Any]]]:
+    """Every projected row, in a fixed order: what two databases are compared by."""
+    tables = {}
+    for model in PROJECTED:
+        columns = table(model)
+        rows = conn.execute(select(columns).order_by(*columns.primary_key.columns)).mappings()
+        tables[columns.name] = [dict(row) for row in rows]
+    return tables

@@ -1,0 +1,189 @@
+"""From a change to the tables: the one place where rows are written.
+
+`project` applies one change inside the caller's transaction. It is used when a change is made and when the tables are
+rebuilt from the log, so both agree by construction. Updates are guarded: a transition that does not find the status it
+starts from raises `StateError` and the transaction is rolled back; a terminal status is never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from state.errors import StateError
+from state.graph import MET
+from state.models import Approval, Edge, Host, Job, Lease, Session, Todo, table
+from state.specs import TERMINAL
+
+_sessions, _todos, _edges = table(Session), table(Todo), table(Edge)
+_jobs, _hosts, _leases, _approvals = table(Job), table(Host), table(Lease), table(Approval)
+
+JOB_ENDED: frozenset[str] = frozenset({"exited", "lost", "refused"})
+
+Payload = Mapping[str, Any]
+
+
+def project(conn: Connection, session: str, kind: str, payload: Payload, time: float) -> None:
+    """Write what one change means. Kinds that change no table (such as `session.resumed`) only touch the session."""
+    handler = _HANDLERS.get(kind)
+    if handler is not None:
+        handler(conn, session, payload, time)
+
+
+def _session_created(conn: Connection, session: str, p: Payload, time: float) -> None:
+    row = {k: p[k] for k in ("kind", "title", "playbook", "source", "parent", "settings")}
+    conn.execute(
+        insert(_sessions), {"id": session, **row, "status": "running", "created": time, "updated": time, "next_seq": 1}
+    )
+
+
+def _session_status(conn: Connection, session: str, p: Payload, time: float) -> None:
+    conn.execute(
+        update(_sessions).where(_sessions.c.id == session),
+        {"status": p["status"], "reason": p.get("reason"), "updated": time},
+    )
+
+
+def _todo_added(conn: Connection, session: str, p: Payload, time: float) -> None:
+    row = {k: p[k] for k in ("id", "position", "title", "kind", "priority", "body", "retry")}
+    conn.execute(
+        insert(_todos),
+        {
+            "session": session,
+            **row,
+            "join_on": p["join"],
+            "group_id": p.get("group"),
+            "status": "pending",
+            "attempts": 0,
+            "open": 0,
+            "met": 0,
+            "dead": 0,
+        },
+    )
+
+
+def _counter(on: str, status: str) -> str:
+    """Which counter an edge is booked under, by the status of its source: see `state/graph.py`."""
+    if status not in TERMINAL:
+        return "open"
+    return "met" if status in MET[on] else "dead"  # type: ignore[index]
+
+
+def _todo_linked(conn: Connection, session: str, p: Payload, time: float) -> None:
+    conn.execute(insert(_edges), {"session": session, "src": p["src"], "dst": p["dst"], "on_event": p["on"]})
+    src = (_todos.c.session == session) & (_todos.c.id == p["src"])
+    status = conn.execute(select(_todos.c.status).where(src)).scalar_one()
+    column = _todos.c[_counter(p["on"], status)]
+    dst = (_todos.c.session == session) & (_todos.c.id == p["dst"])
+    conn.execute(update(_todos).where(dst).values({column: column + 1}))
+
+
+def _todo_status(conn: Connection, session: str, p: Payload, time: float) -> None:
+    was, now = p["was"], p["now"]
+    values: dict[str, Any] = {"status": now, "reason": p.get("reason")}
+    if now == "in_progress":
+        values |= {"started": time, "ended": None, "attempts": p.get("attempt", 1), "host": p.get("host")}
+    elif now in TERMINAL:
+        values |= {"ended": time, "result": p.get("result")}
+    else:
+        values |= {"ended": None}
+    guard = (_todos.c.session == session) & (_todos.c.id == p["id"]) & (_todos.c.status == was)
+    if conn.execute(update(_todos).where(guard).values(values)).rowcount != 1:
+        raise StateError(
+            f"todo `{p['id']}` was not `{was}` when it was to become `{now}`",
+            hint="another process changed this session; run `turnout resume` to go on from what is stored",
+        )
+    if (was in TERMINAL) != (now in TERMINAL):
+        _recount(conn, session, p["id"], was, now)
+
+
+def _recount(conn: Connection, session: str, src: str, was: str, now: str) -> None:
+    """Move the edges that leave `src` from one counter to another. Costs its outgoing edges."""
+    rows = conn.execute(_OUT_EDGES, {"session": session, "src": src}).all()
+    for on in {row.on_event for row in rows}:
+        old, new = _todos.c[_counter(on, was)], _todos.c[_counter(on, now)]
+        conn.execute(
+            update(_todos)
+            .where((_todos.c.session == session) & (_todos.c.id == bindparam("dst")))
+            .values({old: old - 1, new: new + 1}),
+            [{"dst": row.dst} for row in rows if row.on_event == on],
+        )
+
+
+_OUT_EDGES = select(_edges.c.dst, _edges.c.on_event).where(
+    (_edges.c.session == bindparam("session")) & (_edges.c.src == bindparam("src"))
+)
+
+
+def _job_submitted(conn: Connection, session: str, p: Payload, time: float) -> None:
+    row = {k: p[k] for k in ("id", "todo", "attempt", "host", "spec", "gpus")}
+    conn.execute(insert(_jobs), {"session": session, **row, "state": "submitted", "submitted": time})
+    if p["gpus"]:
+        lease = {"host": p["host"], "job": p["id"], "session": session, "since": time}
+        conn.execute(insert(_leases), [{**lease, "gpu": gpu} for gpu in p["gpus"]])
+
+
+def _job_state(conn: Connection, session: str, p: Payload, time: float) -> None:
+    state = p["state"]
+    values: dict[str, Any] = {"state": state}
+    values |= {k: p[k] for k in ("rc", "signal", "reason", "started") if p.get(k) is not None}
+    if state in JOB_ENDED:
+        values["ended"] = p.get("ended") or time
+    guard = (_jobs.c.id == p["id"]) & _jobs.c.state.not_in(JOB_ENDED)
+    if conn.execute(update(_jobs).where(guard).values(values)).rowcount != 1:
+        raise StateError(f"job `{p['id']}` had already ended when the host reported `{state}`")
+    if state in JOB_ENDED:
+        conn.execute(delete(_leases).where(_leases.c.job == p["id"]))
+
+
+def _job_cancel(conn: Connection, session: str, p: Payload, time: float) -> None:
+    conn.execute(update(_jobs).where(_jobs.c.id == p["id"]), {"cancel": p["reason"]})
+
+
+def _approval_asked(conn: Connection, session: str, p: Payload, time: float) -> None:
+    key = {"session": session, "todo": p["todo"]}
+    conn.execute(
+        delete(_approvals).where((_approvals.c.session == session) & (_approvals.c.todo == p["todo"]))
+    )  # a retried question is a new one
+    conn.execute(insert(_approvals), {**key, "question": p["question"], "default": p["default"], "asked": time})
+
+
+def _approval_answered(conn: Connection, session: str, p: Payload, time: float) -> None:
+    where = (_approvals.c.session == session) & (_approvals.c.todo == p["todo"])
+    conn.execute(update(_approvals).where(where), {"answer": p["answer"], "by": p["by"], "answered": time})
+
+
+def _host_saved(conn: Connection, session: str, p: Payload, time: float) -> None:
+    dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
+    values = {k: p[k] for k in ("address", "settings", "key")}
+    row = {"name": p["name"], **values, "facts": p.get("facts") or {}, "added": time}
+    statement = dialect.insert(_hosts).values(row)
+    conn.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
+
+
+def _host_probed(conn: Connection, session: str, p: Payload, time: float) -> None:
+    conn.execute(update(_hosts).where(_hosts.c.name == p["name"]), {"facts": p["facts"], "probed": time})
+
+
+def _host_removed(conn: Connection, session: str, p: Payload, time: float) -> None:
+    conn.execute(delete(_hosts).where(_hosts.c.name == p["name"]))
+
+
+_HANDLERS: dict[str, Callable[[Connection, str, Payload, float], None]] = {
+    "session.created": _session_created,
+    "session.status": _session_status,
+    "todo.added": _todo_added,
+    "todo.linked": _todo_linked,
+    "todo.status": _todo_status,
+    "job.submitted": _job_submitted,
+    "job.state": _job_state,
+    "job.cancel": _job_cancel,
+    "approval.asked": _approval_asked,
+    "approval.answered": _approval_answered,
+    "host.saved": _host_saved,
+    "host.probed": _host_probed,
+    "host.removed": _host_removed,
+}
