@@ -16,12 +16,15 @@ from state.specs import EdgeSpec, Status, TodoSpec
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One fact. `actor` is who caused it: `core`, `operator`, `host:<name>`, `model`. `cause` is an earlier message."""
+    """One fact. `actor` is who stated it: `core`, `operator`, `host:<name>`, `model`.
+
+    `follows` counts back, within the changes that are committed together, to the one that caused it.
+    """
 
     kind: str
     payload: Mapping[str, Any]
     actor: str = "core"
-    cause: int | None = None
+    follows: int | None = None
 
 
 def session_created(

@@ -92,16 +92,14 @@ class Database:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a read transaction: one consistent view."""
         with self.engine.connect() as conn, conn.begin():
-            result = work(conn)
-        return result
+            return work(conn)
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a write transaction of its own. What it raises rolls the transaction back."""
         with self.engine.connect() as plain:
             conn = plain.execution_options(turnout_write=True)
             with conn.begin():
-                result = work(conn)
-        return result
+                return work(conn)
 
     async def aread(self, work: Callable[[Connection], T]) -> T:
         return await anyio.to_thread.run_sync(self.read, work)
@@ -121,7 +119,8 @@ class Database:
                 self._writer = _Writer(self)
             writer = self._writer
         with anyio.CancelScope(shield=True):
-            return await writer.submit(session, changes)
+            seqs = await writer.submit(session, changes)
+        return seqs
 
     def close(self) -> None:
         """Finish what is queued and let go of the file."""

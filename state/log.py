@@ -50,7 +50,7 @@ def append(conn: Connection, session: str, changes: Sequence[Change], now: float
                 "kind": change.kind,
                 "actor": change.actor,
                 "payload": change.payload,
-                "cause": change.cause,
+                "cause": None if change.follows is None else seq - change.follows,
             }
             for seq, change in zip(seqs, changes, strict=True)
         ],

@@ -84,7 +84,7 @@ def _may_live(owner: dict[str, Any], me: dict[str, Any], expires: float, now: fl
         if owner["boot"] != me["boot"]:
             return False
         if owner["ticks"] is not None:
-            return _start_ticks(owner["pid"]) == owner["ticks"]
+            return bool(_start_ticks(owner["pid"]) == owner["ticks"])
     return expires > now
 
 

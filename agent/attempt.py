@@ -1,0 +1,42 @@
+"""One attempt at a job todo: its id and what is sent to the host.
+
+Both are computed from the stored state alone, so that whoever computes them again gets the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from agent.state import SessionState
+from agent.templates import render_tree
+
+MAX_TODO_IN_JOB_ID = 80
+
+
+def job_id(session: str, todo: str, attempt: int) -> str:
+    """The id of one attempt: the same for the same attempt, whoever computes it, and fit for a directory's name."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", todo)[:MAX_TODO_IN_JOB_ID]
+    if safe != todo:  # two todos must not meet in one name
+        safe += "-" + hashlib.sha256(todo.encode()).hexdigest()[:8]
+    return f"{session}.{safe}.{attempt}"
+
+
+def job_spec(
+    body: Mapping[str, Any], context: Mapping[str, Any], state: SessionState, gpus: list[int]
+) -> dict[str, Any]:
+    """The body of a job todo, rendered into what is sent to the host: the fields of `tools.jobs.JobSpec` but its id."""
+    env = {str(k): str(v) for k, v in render_tree(body.get("env") or {}, context).items()}
+    if gpus:
+        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
+    cwd = body.get("cwd")
+    return {
+        "run": state.prelude() + str(render_tree(body["run"], context)),
+        "cwd": str(render_tree(cwd, context)) if cwd else None,
+        "env": {"PYTHONUNBUFFERED": "1", "TURNOUT_SESSION": state.session, **env},
+        "timeout_s": body.get("timeout_s"),
+        "grace_s": body.get("grace_s") or 10.0,
+        "ready": render_tree(body["ready"], context) if body.get("ready") else None,
+    }

@@ -1,0 +1,326 @@
+"""What to do next: a pure function of state and event.
+
+    changes = Core(state).step(event)
+
+`step` applies what follows from an event to `state` (in memory) and returns it as changes for the log. It reads no
+clock, no file and no network: live running, crash recovery, replay and tests feed the same core from different sources.
+The dispatcher commits the changes and only then performs the effects they call for (`agent/dispatcher.py`); after a
+crash the open effects are derived again from the stored state (`open_effects`).
+
+What it decides: which todos start, in order of priority and within the limits of hosts, GPUs and tools; what a job's
+end means for its todo (completed, failed, tried again); which race is decided and who loses; when the session is over.
+It does not know how a job runs or what a model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from agent.attempt import job_id, job_spec
+from agent.events import Answered, Cancel, Event, Go, JobSeen, Reset, Stop, ToolEnded
+from agent.state import JobInfo, SessionState, TodoInfo
+from agent.templates import evaluate, render_tree
+from state import changes as c
+from state.changes import Change
+from state.errors import TurnoutError
+from state.graph import Transition
+from state.specs import TERMINAL, FailureKind, Status
+
+_PAST: dict[str, str] = {"skipped": "was skipped", "cancelled": "was cancelled"}
+
+
+class Core:
+    """Steps one session's state. Holds nothing but the state and the changes of the current step."""
+
+    def __init__(self, state: SessionState) -> None:
+        self.state = state
+        self._changes: list[Change] = []
+
+    def step(self, event: Event) -> list[Change]:
+        """Apply one event. Returns the changes that follow, in causal order; none if it was already known."""
+        self._changes = []
+        match event:
+            case Go():
+                self._go()
+            case JobSeen():
+                self._job_seen(event)
+            case ToolEnded():
+                self._tool_ended(event)
+            case Answered():
+                self._answered(event)
+            case Cancel():
+                self._cancel(event.todo, event.reason)
+            case Reset():
+                self._reset(event.todos)
+            case Stop():
+                self.state.stopping = True
+                self._session("paused", "stopped by the operator")
+        self._dispatch()
+        self._maybe_finish()
+        return [replace(change, follows=place or None) for place, change in enumerate(self._changes)]
+
+    # Events
+
+    def _go(self) -> None:
+        state = self.state
+        if state.status != "running":
+            self._session("running", None)
+        for node in state.graph.nodes.values():
+            if node.is_ready:
+                state.enqueue(node)
+            elif node.kind == "race" and node.is_impossible:
+                self._race_lost(node.id)
+
+    def _job_seen(self, seen: JobSeen) -> None:
+        job = self.state.jobs.get(seen.id)
+        if job is None or (seen.state == job.state and seen.state != "exited"):
+            return  # told twice, or of a job that has ended for us
+        job.state = seen.state
+        told = {k: getattr(seen, k) for k in ("rc", "signal", "reason", "started", "ended")}
+        told = {k: v for k, v in told.items() if v is not None}
+        self._emit(c.job_state(job.id, job.host, seen.state, **told))
+        if seen.state == "ready":
+            self._service_ready(job, seen)
+        if seen.state in ("exited", "lost", "refused"):
+            self.state.release(job)
+            self._job_ended(job, seen)
+
+    def _service_ready(self, job: JobInfo, seen: JobSeen) -> None:
+        if self._is_running(job.todo):
+            result = {**(seen.output or {}), "job": job.id, "host": job.host}
+            self._end(job.todo, "completed", result=result)
+
+    def _job_ended(self, job: JobInfo, seen: JobSeen) -> None:
+        for waiting in self.state.stops.pop(job.id, ()):
+            if self._is_running(waiting):
+                self._end(waiting, "completed", result={"job": job.id, "ended": seen.state})
+        if not self._is_running(job.todo):
+            return  # cancelled before, or a service that had become ready
+        if seen.failure is None and job.is_service:
+            self._fail(job.todo, "failed", f"ended before it was ready: {seen.reason}", seen.output)
+        elif seen.failure is None:
+            self._end(job.todo, "completed", result=dict(seen.output or {}))
+        else:
+            self._fail(job.todo, seen.failure, seen.reason or seen.failure, seen.output)
+
+    def _tool_ended(self, event: ToolEnded) -> None:
+        self.state.tools.discard(event.todo)
+        if not self._is_running(event.todo):
+            return
+        if event.ok:
+            self._end(event.todo, "completed", result=event.result)
+        else:
+            self._fail(event.todo, "failed", event.reason or "the tool failed", event.result)
+
+    def _answered(self, event: Answered) -> None:
+        if event.todo not in self.state.questions:
+            return
+        del self.state.questions[event.todo]
+        self._emit(c.approval_answered(event.todo, event.answer, event.by))
+        if self._is_running(event.todo):
+            status: Status = "completed" if event.answer == "yes" else "failed"
+            reason = None if status == "completed" else f"answered `{event.answer}` by {event.by}"
+            self._end(event.todo, status, result={"answer": event.answer, "by": event.by}, reason=reason)
+
+    def _cancel(self, todo: str, reason: str) -> None:
+        if self.state.graph[todo].status in TERMINAL:
+            return
+        self.state.questions.pop(todo, None)
+        self._kill(todo, reason)
+        self._end(todo, "cancelled", reason=reason)
+
+    def _reset(self, todos: Iterable[str]) -> None:
+        for todo in todos:
+            if self.state.graph[todo].status not in TERMINAL:
+                continue
+            for t in self.state.graph.reset(todo):
+                info = self.state.todos[t.id]
+                info.attempts, info.result, info.reason = 0, None, None
+                self.state.forget_result(t.id)
+                self._emit(c.todo_status(t.id, t.was, t.now, reason="to be tried again", actor="operator"))
+        if self.state.status != "running":
+            self._session("running", None)
+        self._go()
+
+    # Endings
+
+    def _fail(self, todo: str, kind: FailureKind, reason: str, output: Mapping[str, Any] | None) -> None:
+        """A failed attempt: another one if the todo's retry rule says so, else the todo has failed."""
+        info = self.state.todos[todo]
+        info.failure = kind
+        retry = info.spec.retry
+        if kind in retry.on and info.attempts <= retry.times and not self.state.stopping:
+            t = self.state.graph.requeue(todo)
+            self._emit(c.todo_status(todo, t.was, t.now, reason=f"{reason}; try {info.attempts + 1}"))
+            self.state.enqueue(self.state.graph[todo])
+        else:
+            self._end(todo, "failed", result={**(output or {}), "failure": kind}, reason=reason)
+
+    def _end(
+        self, todo: str, status: Status, *, result: Mapping[str, Any] | None = None, reason: str | None = None
+    ) -> None:
+        """End a todo, pass on what that decides, and queue what it releases."""
+        info = self.state.todos[todo]
+        info.result = dict(result) if result is not None else None
+        info.reason = reason
+        self.state.note_result(todo)
+        first, *skips = self.state.graph.end(todo, status)
+        self._emit(c.todo_status(todo, first.was, status, result=info.result, reason=reason))
+        for skip in skips:
+            self._skipped(skip)
+        if self.state.graph[todo].kind == "race" and status == "completed":
+            self._drop_losers(todo)
+        for transition in (first, *skips):
+            self._released_by(transition)
+
+    def _skipped(self, skip: Transition) -> None:
+        source = self.state.graph[skip.because] if skip.because else None
+        reason = f"`{source.id}` {_PAST.get(source.status, source.status)}" if source else None
+        self.state.todos[skip.id].reason = reason
+        self._emit(c.todo_status(skip.id, skip.was, skip.now, reason=reason))
+
+    def _released_by(self, transition: Transition) -> None:
+        for after, _ in self.state.graph[transition.id].out:
+            if after.is_ready:
+                self.state.enqueue(after)
+            elif after.kind == "race" and after.is_impossible:
+                self._race_lost(after.id)
+
+    def _race_lost(self, race: str) -> None:
+        members = [n for n, _ in self.state.graph[race].into]
+        if all(n.status == "skipped" for n in members):
+            self._end(race, "skipped", reason="all its members were skipped")
+        else:
+            told = ", ".join(f"`{n.id}` {_PAST.get(n.status, n.status)}" for n in members)
+            self._end(race, "failed", reason=f"no member succeeded: {told}")
+
+    def _drop_losers(self, race: str) -> None:
+        if self.state.todos[race].spec.body.get("losers", "cancel") == "keep":
+            return
+        for loser in self.state.graph.losers(race):
+            self._cancel(loser, f"lost the race `{race}`")
+
+    def _kill(self, todo: str, reason: str) -> None:
+        job = self.state.live_job(todo)
+        if job is not None and job.cancel is None:
+            job.cancel = reason
+            self._emit(c.job_cancel(job.id, reason))
+
+    # Starting
+
+    def _dispatch(self) -> None:
+        """Start everything that may start now."""
+        while not self.state.stopping and (todo := self.state.next_ready()) is not None:
+            info = self.state.todos[todo]
+            try:
+                self._start(todo, info)
+            except TurnoutError as error:
+                self._end(todo, "failed", reason=error.message, result={"failure": "failed"})
+
+    def _start(self, todo: str, info: TodoInfo) -> None:
+        body, context = info.body, self.state.context(todo)
+        match info.run_as:
+            case "gate":
+                value = evaluate(body["if"], context)
+                reason = None if value else f"`{body['if']}` does not hold"
+                self._end(todo, "completed" if value else "failed", result={"value": bool(value)}, reason=reason)
+            case "race":
+                self._end(todo, "completed", result=self._winner(todo))
+            case "ask":
+                self._begin(todo)
+                self._ask(todo, str(render_tree(body["question"], context)), body.get("default", "no"))
+            case "stop":
+                self._begin(todo)
+                self._stop_job(todo, body["todo"])
+            case "tool":
+                render_tree(body.get("args", {}), context)  # what cannot be rendered fails before it begins
+                self.state.tools.add(todo)
+                self._begin(todo)
+            case _:
+                self._submit(todo, info, context)
+
+    def _begin(self, todo: str, host: str | None = None) -> None:
+        info = self.state.todos[todo]
+        info.attempts += 1
+        t = self.state.graph.start(todo)
+        self._emit(c.todo_status(todo, t.was, t.now, attempt=info.attempts, host=host))
+
+    def _submit(self, todo: str, info: TodoInfo, context: Mapping[str, Any]) -> None:
+        host = info.host
+        assert host is not None
+        gpus = self.state.choose_gpus(host, info.gpus)
+        spec = job_spec(info.body, {**context, "attempt": info.attempts + 1}, self.state, gpus)
+        id = job_id(self.state.session, todo, info.attempts + 1)
+        self._begin(todo, host)
+        job = JobInfo(
+            id=id, todo=todo, host=host, spec=spec, gpus=gpus, state="submitted", is_service=bool(spec.get("ready"))
+        )
+        self.state.take(job, keep=bool(info.body.get("keep")))
+        self._emit(c.job_submitted(id, todo=todo, attempt=info.attempts, host=host, spec=spec, gpus=gpus))
+
+    def _ask(self, todo: str, question: str, default: str) -> None:
+        self.state.questions[todo] = question
+        self._emit(c.approval_asked(todo, question, default))
+        if self.state.settings.get("yes"):
+            self._answered(Answered(todo, "yes", "--yes"))
+
+    def _stop_job(self, todo: str, of: str) -> None:
+        job = self.state.live_job(of)
+        if job is None:
+            self._end(todo, "completed", result={"job": None, "ended": "had ended before"})
+            return
+        self.state.stops.setdefault(job.id, []).append(todo)
+        self._kill(of, f"stopped by `{todo}`")
+
+    def _winner(self, race: str) -> dict[str, Any]:
+        first = next(n for n, _ in self.state.graph[race].into if n.status == "completed")
+        return {**(self.state.todos[first.id].result or {}), "winner": first.id}
+
+    # The end
+
+    def _maybe_finish(self) -> None:
+        state = self.state
+        if state.status != "running" or state.open_todos or state.stopping:
+            return
+        for job in [j for j in state.jobs.values() if j.cancel is None and j.id not in state.kept]:
+            self._kill(job.todo, "the session is over")
+        if any(j.id not in state.kept for j in state.jobs.values()):
+            return
+        failed = state.unhandled_failures()
+        if failed:
+            self._session("failed", "failed: " + ", ".join(f"`{t}`" for t in failed))
+        else:
+            self._session("completed", None)
+
+    def _is_running(self, todo: str) -> bool:
+        return self.state.graph[todo].status == "in_progress"
+
+    def _session(self, status: str, reason: str | None) -> None:
+        self.state.status, self.state.reason = status, reason
+        self._emit(c.session_status(status, reason))
+
+    def _emit(self, change: Change) -> None:
+        self._changes.append(change)
+        self.state.count(change)
+
+
+def open_effects(state: SessionState) -> list[Change]:
+    """The intents that are stored and may not have been carried out: what a resumed dispatcher begins with.
+
+    Launching and killing again is harmless: the host accepts the same intent twice without doing it twice.
+    """
+    effects: list[Change] = []
+    for job in state.jobs.values():
+        spec = job.spec
+        attempt = state.todos[job.todo].attempts
+        effects.append(c.job_submitted(job.id, todo=job.todo, attempt=attempt, host=job.host, spec=spec, gpus=job.gpus))
+        if job.cancel is not None:
+            effects.append(c.job_cancel(job.id, job.cancel))
+    for todo, info in state.todos.items():
+        if state.graph[todo].status == "in_progress" and info.run_as == "tool":
+            effects.append(c.todo_status(todo, "pending", "in_progress", attempt=info.attempts))
+    for todo, question in state.questions.items():
+        effects.append(c.approval_asked(todo, question, state.todos[todo].body.get("default", "no")))
+    return effects

@@ -1,0 +1,127 @@
+"""A session from the tables: how a run begins and how it is found again after a crash.
+
+`create` stores a plan as a new session; `load` gives back its state in memory, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from agent.state import HostInfo, JobInfo, SessionState, TodoInfo
+from state import changes as c
+from state.changes import Change
+from state.errors import NotFound
+from state.graph import Graph, Node
+from state.models import Approval, Edge, Host, Job, Lease, Session, Todo, table
+from state.projection import JOB_ENDED
+from state.specs import TERMINAL, Plan, Retry, TodoSpec
+
+_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no letter that looks like another
+
+
+def new_id() -> str:
+    """A session's id: eight letters that are easy to read out; 40 bits."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
+
+
+def creation(plan: Plan, settings: Mapping[str, Any]) -> list[Change]:
+    """The changes that make a plan a session. Raises `CycleError` or `GraphError` for a plan that cannot run."""
+    graph = Graph()
+    for position, spec in enumerate(plan.todos):
+        graph.add(Node(spec.id, position, join=spec.join, kind=spec.kind))
+    for edge in plan.edges:
+        graph.link(edge.src, edge.dst, edge.on)
+    created = c.session_created(
+        kind="playbook", title=plan.title, playbook=plan.name, source=plan.source, parent=None, settings=settings
+    )
+    todos = [c.todo_added(spec, position) for position, spec in enumerate(plan.todos)]
+    return [created, *todos, *(c.todo_linked(edge) for edge in plan.edges)]
+
+
+def load(conn: Connection, session: str) -> SessionState:
+    """The state of a session as stored. Raises `NotFound`."""
+    sessions = table(Session)
+    row = conn.execute(select(sessions).where(sessions.c.id == session)).one_or_none()
+    if row is None:
+        raise NotFound(f"no session `{session}`", hint="`turnout sessions` lists them")
+    state = SessionState(session, row.settings, status=row.status, reason=row.reason)
+    _load_graph(conn, state)
+    _load_hosts(conn, state)
+    _load_jobs(conn, state)
+    approvals = table(Approval)
+    asked = select(approvals).where((approvals.c.session == session) & approvals.c.answer.is_(None))
+    for question in conn.execute(asked):
+        if state.graph[question.todo].status == "in_progress":
+            state.questions[question.todo] = question.question
+    return state
+
+
+def _load_graph(conn: Connection, state: SessionState) -> None:
+    todos, edges = table(Todo), table(Edge)
+    for row in conn.execute(select(todos).where(todos.c.session == state.session).order_by(todos.c.position)):
+        node = Node(row.id, row.position, kind=row.kind, priority=row.priority, join=row.join_on, status=row.status)
+        node.open, node.met, node.dead = row.open, row.met, row.dead
+        state.graph.add(node)
+        retry = Retry(row.retry.get("times", 0), tuple(row.retry.get("on", ())))
+        spec = TodoSpec(row.id, row.title, row.kind, row.body, row.priority, row.join_on, retry, row.group_id)
+        state.todos[row.id] = TodoInfo(spec, row.attempts, row.result, row.reason, host=row.host)
+        state.note_result(row.id)
+        state.open_todos += row.status not in TERMINAL
+    columns = select(edges.c.src, edges.c.dst, edges.c.on_event).where(edges.c.session == state.session)
+    state.graph.restore((src, dst, on) for src, dst, on in conn.execute(columns))
+
+
+def _load_hosts(conn: Connection, state: SessionState) -> None:
+    for row in conn.execute(select(table(Host))):
+        state.hosts[row.name] = HostInfo(
+            row.name,
+            max_jobs=int(row.settings.get("max_jobs") or 32),
+            gpus=_gpus(row.settings, row.facts),
+            python=row.settings.get("python") or "python3",
+        )
+    brought: Mapping[str, Mapping[str, Any]] = state.settings.get("hosts") or {}
+    for name, settings in {"local": {}, **brought}.items():
+        info = state.hosts.setdefault(name, HostInfo(name))
+        info.python = sys.executable  # these are this machine, so this very Python with its packages
+        info.max_jobs = int(settings.get("max_jobs") or max(4, os.cpu_count() or 1))
+        if settings.get("gpus") is not None:
+            info.gpus = list(range(int(settings["gpus"])))
+    leases = table(Lease)
+    for lease in conn.execute(select(leases.c.host, leases.c.gpu, leases.c.job)):
+        state.leases[lease.host, lease.gpu] = lease.job
+
+
+def _gpus(settings: Mapping[str, Any], facts: Mapping[str, Any]) -> list[int] | None:
+    """The GPUs that may be leased: as declared for the host, else as its probe found them usable."""
+    if settings.get("gpus") is not None:
+        return list(range(int(settings["gpus"])))
+    usable = facts.get("usable_gpus")
+    return None if usable is None else [int(index) for index in usable]
+
+
+def _load_jobs(conn: Connection, state: SessionState) -> None:
+    jobs = table(Job)
+    live = select(jobs).where((jobs.c.session == state.session) & jobs.c.state.not_in(JOB_ENDED))
+    for row in conn.execute(live):
+        job = JobInfo(
+            id=row.id,
+            todo=row.todo,
+            host=row.host,
+            spec=row.spec,
+            gpus=list(row.gpus),
+            state=row.state,
+            is_service=bool(row.spec.get("ready")),
+            cancel=row.cancel,
+        )
+        state.take(job, keep=bool(state.todos[row.todo].body.get("keep")))
+    for todo, info in state.todos.items():
+        if info.spec.kind == "stop" and state.graph[todo].status == "in_progress":
+            stopping = state.live_job(info.body["todo"])
+            if stopping is not None:
+                state.stops.setdefault(stopping.id, []).append(todo)

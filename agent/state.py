@@ -1,0 +1,290 @@
+"""A session in memory: the graph, what is running, who waits for what, and the limits.
+
+`SessionState` is what `agent/core.py` steps; `agent/load.py` builds it from the tables. It answers questions (which todo
+is next, which GPUs are free, what a template may see) and keeps books; it decides nothing and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from agent.templates import render_tree
+from state.changes import Change
+from state.errors import TurnoutError, UsageError
+from state.graph import Graph, Node
+from state.specs import TERMINAL, FailureKind, TodoSpec
+
+MAX_TOOLS = 8
+"""Tools that run at once in one session. They run in this process; jobs are limited per host."""
+
+Queue = tuple[str, str]
+"""What a ready todo waits for: ("now", ""), ("tool", ""), ("cpu", host) or ("gpu", host)."""
+
+
+@dataclass(slots=True)
+class TodoInfo:
+    """What the graph's node does not hold: the order itself, the attempts so far, the outcome, the rendered host."""
+
+    spec: TodoSpec
+    attempts: int = 0
+    result: dict[str, Any] | None = None
+    reason: str | None = None
+    failure: FailureKind | None = None
+    host: str | None = None
+    gpus: int | str = 0
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The body to run: of a research step without a model, its fallback."""
+        if self.spec.kind == "research":
+            return self.spec.body["fallback"]  # type: ignore[no-any-return]
+        return self.spec.body
+
+    @property
+    def run_as(self) -> str:
+        """The kind to run it as."""
+        if self.spec.kind == "research":
+            return "tool" if "tool" in self.body else "job"
+        return self.spec.kind
+
+
+@dataclass(slots=True)
+class JobInfo:
+    """A job that has not ended."""
+
+    id: str
+    todo: str
+    host: str
+    spec: Mapping[str, Any]
+    gpus: list[int]
+    state: str
+    is_service: bool
+    cancel: str | None = None
+
+
+@dataclass(slots=True)
+class HostInfo:
+    """Limits of a host. `gpus` are the indices that may be leased; `None` while nobody has looked."""
+
+    name: str
+    max_jobs: int = 32
+    gpus: list[int] | None = None
+    python: str = "python3"
+
+
+@dataclass
+class SessionState:
+    """One session. See the module's text for who writes it."""
+
+    session: str
+    settings: Mapping[str, Any]
+    status: str = "running"
+    reason: str | None = None
+    graph: Graph = field(default_factory=Graph)
+    todos: dict[str, TodoInfo] = field(default_factory=dict)
+    jobs: dict[str, JobInfo] = field(default_factory=dict)
+    hosts: dict[str, HostInfo] = field(default_factory=dict)
+    leases: dict[tuple[str, int], str] = field(default_factory=dict)
+    questions: dict[str, str] = field(default_factory=dict)
+    tools: set[str] = field(default_factory=set)
+    stops: dict[str, list[str]] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    probes_wanted: set[str] = field(default_factory=set)
+    stopping: bool = False
+    open_todos: int = 0
+    results: dict[str, Any] = field(default_factory=dict)
+    _job_of: dict[str, str] = field(default_factory=dict)
+    _load: Counter[str] = field(default_factory=Counter)
+    _queues: dict[Queue, list[tuple[tuple[int, int], str]]] = field(default_factory=dict)
+    _queued: set[str] = field(default_factory=set)
+
+    # Books
+
+    def add(self, spec: TodoSpec, position: int) -> Node:
+        """A new todo, in the graph and in the books."""
+        node = Node(spec.id, position, kind=spec.kind, priority=spec.priority, join=spec.join)
+        self.graph.add(node)
+        self.todos[spec.id] = TodoInfo(spec)
+        self.open_todos += 1
+        return node
+
+    def count(self, change: Change) -> None:
+        """Keep the number of open todos right."""
+        if change.kind == "todo.status":
+            was, now = change.payload["was"] in TERMINAL, change.payload["now"] in TERMINAL
+            self.open_todos += was - now
+
+    def take(self, job: JobInfo, *, keep: bool = False) -> None:
+        """A job now exists: book its place on the host and its GPUs. `keep` lets it outlive the session."""
+        self.jobs[job.id] = job
+        self._job_of[job.todo] = job.id
+        self._load[job.host] += 1
+        for gpu in job.gpus:
+            self.leases[job.host, gpu] = job.id
+        if keep:
+            self.kept.add(job.id)
+
+    def release(self, job: JobInfo) -> None:
+        """The job has ended: give back what it held."""
+        del self.jobs[job.id]
+        self._load[job.host] -= 1
+        self.kept.discard(job.id)
+        for gpu in job.gpus:
+            self.leases.pop((job.host, gpu), None)
+
+    def live_job(self, todo: str) -> JobInfo | None:
+        return self.jobs.get(self._job_of.get(todo, ""))
+
+    def note_result(self, todo: str) -> None:
+        """Make a todo's result visible to templates; a member of a group is seen under its value."""
+        info = self.todos[todo]
+        if info.result is None:
+            return
+        if info.spec.group:
+            self.results.setdefault(info.spec.group, {})[todo.partition("@")[2]] = info.result
+        else:
+            self.results[todo] = info.result
+
+    def forget_result(self, todo: str) -> None:
+        """A todo that is to run again has no result."""
+        group = self.todos[todo].spec.group
+        (self.results.get(group, {}) if group else self.results).pop(todo.partition("@")[2] if group else todo, None)
+
+    def unhandled_failures(self) -> list[str]:
+        """Failed todos whose failure nothing in the graph answers: no failure edge, no race or hedge that was won."""
+        return [
+            node.id
+            for node in self.graph.nodes.values()
+            if node.status == "failed"
+            and not any(
+                on == "failure" or (after.join == "any" and after.status == "completed") for after, on in node.out
+            )
+        ]
+
+    # Waiting
+
+    def enqueue(self, node: Node) -> None:
+        """Put a ready todo where it waits for its turn."""
+        if node.id in self._queued:
+            return
+        self._queued.add(node.id)
+        heappush(self._queues.setdefault(self._queue_of(node.id), []), (node.rank, node.id))
+
+    def _queue_of(self, todo: str) -> Queue:
+        info = self.todos[todo]
+        if info.run_as == "tool":
+            return "tool", ""
+        if info.run_as != "job":
+            return "now", ""
+        try:
+            context = self.context(todo)
+            info.host = str(render_tree(info.body["host"], context))
+            info.gpus = render_tree(info.body.get("gpus") or 0, context)
+        except TurnoutError:
+            return "now", ""  # starting it meets the same error and fails the todo with it
+        return ("gpu" if info.gpus else "cpu"), info.host
+
+    def next_ready(self) -> str | None:
+        """Take the todo that should start next, or `None` when all that is ready must wait for a limit."""
+        best: tuple[tuple[int, int], Queue] | None = None
+        for queue, heap in self._queues.items():
+            while heap and not self.graph[heap[0][1]].is_ready:
+                self._queued.discard(heappop(heap)[1])  # cancelled while it waited
+            if heap and (best is None or heap[0][0] < best[0]) and self._has_room(queue, heap[0][1]):
+                best = heap[0][0], queue
+        if best is None:
+            return None
+        todo = heappop(self._queues[best[1]])[1]
+        self._queued.discard(todo)
+        return todo
+
+    def _has_room(self, queue: Queue, todo: str) -> bool:
+        kind, host = queue
+        if kind == "now":
+            return True
+        if kind == "tool":
+            return len(self.tools) < MAX_TOOLS
+        if self._load[host] >= self.host(host).max_jobs:
+            return False
+        # No smaller GPU job passes the one at the head: it would starve.
+        return kind == "cpu" or self._gpus_free(host, todo)
+
+    def waiting(self) -> list[tuple[str, str]]:
+        """The todos that are ready and must wait, each with what for."""
+        said = {"tool": "a tool's turn", "cpu": "a place on `{}`", "gpu": "GPUs on `{}`"}
+        return [
+            (todo, said[kind].format(host))
+            for (kind, host), heap in self._queues.items()
+            if kind in said
+            for _, todo in sorted(heap)
+            if self.graph[todo].is_ready
+        ]
+
+    # Hosts and GPUs
+
+    def host(self, name: str) -> HostInfo:
+        """A host's limits; a name nobody added is an SSH destination with the defaults."""
+        return self.hosts.setdefault(name, HostInfo(name))
+
+    def _gpus_free(self, host: str, todo: str) -> bool:
+        known = self.host(host).gpus
+        if known is None:
+            self.probes_wanted.add(host)
+            return False
+        want = self._wanted(host, self.todos[todo].gpus, known)
+        return want > len(known) or want <= sum((host, gpu) not in self.leases for gpu in known)
+
+    def choose_gpus(self, host: str, want: int | str) -> list[int]:
+        """The GPUs for a job, lowest index first. Raises `UsageError` when the host could never give as many."""
+        if not want:
+            return []
+        known = self.host(host).gpus or []
+        number = self._wanted(host, want, known)
+        if number > len(known):
+            raise UsageError(
+                f"`{number}` GPUs are asked for and host `{host}` has `{len(known)}` that can be used",
+                hint=f"`turnout hosts probe {host}` shows its GPUs and what is wrong with them",
+            )
+        return [gpu for gpu in known if (host, gpu) not in self.leases][:number]
+
+    @staticmethod
+    def _wanted(host: str, want: int | str, known: list[int]) -> int:
+        if want == "all":
+            return max(1, len(known))
+        try:
+            return int(want)
+        except ValueError:
+            raise UsageError(
+                f"`gpus: {want}` on host `{host}` is no number",
+                hint="give a number, or `all` for every GPU of the host",
+            ) from None
+
+    # What a job and a template see
+
+    def context(self, todo: str) -> dict[str, Any]:
+        """The names a template of this todo may use (documented in docs/playbooks.md)."""
+        info = self.todos[todo]
+        host = info.host or self.settings.get("params", {}).get("host", "local")
+        params = dict(self.settings.get("params", {}))
+        return {
+            **params,
+            "params": params,
+            "todos": self.results,
+            "session": self.session,
+            "python": self.host(host).python,
+            "workdir": f"work/{self.session}",
+            "attempt": info.attempts + 1,
+            "playbook": self.settings.get("playbook", ""),
+        }
+
+    def prelude(self) -> str:
+        """Shell lines before every job: the session's own folder, and the payload on Python's path."""
+        lines = [f'mkdir -p "$TURNOUT_ROOT/work/{self.session}" && cd "$TURNOUT_ROOT/work/{self.session}" || exit 125']
+        payload = self.settings.get("payload")
+        if payload:
+            lines.append(f'export PYTHONPATH="$TURNOUT_ROOT/payloads/{payload["hash"]}${{PYTHONPATH:+:$PYTHONPATH}}"')
+        return "\n".join(lines) + "\n"
