@@ -97,12 +97,17 @@ def _load_hosts(conn: Connection, state: SessionState) -> None:
         state.leases[lease.host, lease.gpu] = lease.job
 
 
+def usable_gpus(facts: Mapping[str, Any]) -> list[int] | None:
+    """The GPUs that a probe found fit for work; `None` when it could not tell."""
+    usable = facts.get("usable_gpus")
+    return None if usable is None else [int(index) for index in usable]
+
+
 def _gpus(settings: Mapping[str, Any], facts: Mapping[str, Any]) -> list[int] | None:
     """The GPUs that may be leased: as declared for the host, else as its probe found them usable."""
     if settings.get("gpus") is not None:
         return list(range(int(settings["gpus"])))
-    usable = facts.get("usable_gpus")
-    return None if usable is None else [int(index) for index in usable]
+    return usable_gpus(facts)
 
 
 def _load_jobs(conn: Connection, state: SessionState) -> None:

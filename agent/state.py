@@ -1,13 +1,13 @@
 """A session in memory: the graph, what is running, who waits for what, and the limits.
 
-`SessionState` is what `agent/core.py` steps; `agent/load.py` builds it from the tables. It answers questions (which todo
-is next, which GPUs are free, what a template may see) and keeps books; it decides nothing and does no I/O.
+`SessionState` is what `agent/core.py` steps; `agent/load.py` builds it from the tables. It answers questions (which
+todo is next, which GPUs are free, what a template may see) and keeps books; it decides nothing and does no I/O.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -229,6 +229,10 @@ class SessionState:
     def host(self, name: str) -> HostInfo:
         """A host's limits; a name nobody added is an SSH destination with the defaults."""
         return self.hosts.setdefault(name, HostInfo(name))
+
+    def see_leases(self, rows: Iterable[tuple[str, int, str]]) -> None:
+        """Take over what the table says: other sessions' leases come and go behind our back."""
+        self.leases = {(host, gpu): job for host, gpu, job in rows}
 
     def _gpus_free(self, host: str, todo: str) -> bool:
         known = self.host(host).gpus

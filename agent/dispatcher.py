@@ -1,0 +1,291 @@
+"""Performs what the core decides: commits changes, launches and kills jobs, runs tools, listens to hosts.
+
+    async with open_hosts(specs) as hosts:
+        status = await Dispatcher(db, state, hosts, observer).run()
+
+One loop owns the state. Everything else (launching, listening, tools, the operator's answers) runs beside it and only
+puts events into its inbox; events that arrive together are stepped and committed together. The order is always: step,
+commit, perform. So an intent is stored before its effect, and after a crash `open_effects` brings back what may not
+have been done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from sqlalchemy import Connection, select
+
+from agent.core import Core, open_effects
+from agent.events import Answered, Event, Go, JobSeen, Reset, Stop, ToolEnded
+from agent.hosts import Hosts
+from agent.launcher import CONNECT_PATIENCE_S, Launcher
+from agent.load import load, usable_gpus
+from agent.state import SessionState
+from agent.templates import render_tree
+from state import changes as c
+from state import owner
+from state.changes import Change
+from state.db import Database
+from state.errors import HostError, StateError, TurnoutError
+from state.failpoints import failpoint
+from state.models import SYSTEM, Lease, table
+from tools.base import TOOLS, ToolCall
+from tools.jobs import ContactEvent, JobState, describe_end, failure_kind
+
+log = structlog.get_logger(__name__)
+
+FOREIGN_LEASES_EVERY_S = 2.0
+STOP_GRACE_S = 5.0
+MAX_CONFLICTS = 5
+
+
+class Observer(Protocol):
+    """Who wants to see: the live view, plain lines, JSON lines. Called from the loop; must not block."""
+
+    def changed(self, changes: Sequence[Change], seqs: Sequence[int]) -> None: ...
+    def progressed(self, job: JobState) -> None: ...
+    def contact(self, event: ContactEvent) -> None: ...
+    def asked(self, todo: str, question: str, default: str) -> None: ...
+
+
+class Dispatcher:
+    """Drives one session until it ends, is stopped, or meets an error that only a person can mend."""
+
+    def __init__(
+        self,
+        db: Database,
+        state: SessionState,
+        hosts: Hosts,
+        observer: Observer,
+        *,
+        payload: Path | None = None,
+        connect_patience_s: float = CONNECT_PATIENCE_S,
+    ) -> None:
+        self.db = db
+        self.state = state
+        self.core = Core(state)
+        self.hosts = hosts
+        self.observer = observer
+        self._launcher = Launcher(
+            hosts, self._saw, self.post, payload=payload, sent_before=state.jobs, patience_s=connect_patience_s
+        )
+        self._send, self._receive = anyio.create_memory_object_stream[Event](float("inf"))
+        self._listening: set[str] = set()
+        self._probed: set[str] = set()
+        self._tools: set[str] = set()
+        self._conflicts = 0
+
+    def post(self, event: Event) -> None:
+        """Tell the session that something happened; from the event loop's thread."""
+        self._send.send_nowait(event)
+
+    def answer(self, todo: str, answer: str, by: str = "operator") -> None:
+        """The operator's answer to a question, or one given in the operator's name."""
+        self.post(Answered(todo, answer, by))
+
+    def stop(self) -> None:
+        """Start nothing more and leave; jobs go on."""
+        self.post(Stop())
+
+    def retry_failed(self) -> None:
+        """Try again what has failed and was not answered by the graph, and what was cancelled or skipped with it."""
+        self.post(Reset(tuple(self.state.unhandled_failures())))
+
+    async def run(self) -> str:
+        """Run to the end. Returns the session's status: `completed`, `failed` or `paused`.
+
+        Raises `HostError` when a host of jobs that already run refuses us (they go on there), `StateError` when
+        another process took the session over.
+        """
+        pending = open_effects(self.state)
+        self.post(Go())
+        try:
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(self._heartbeat)
+                async with anyio.create_task_group() as effects:
+                    self._perform(effects, beside, pending)
+                    await self._loop(effects, beside)
+                    # What is on its way may arrive, but not for ever: its intent is stored.
+                    effects.cancel_scope.deadline = anyio.current_time() + STOP_GRACE_S
+                beside.cancel_scope.cancel()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        return self.state.status
+
+    async def _loop(self, effects: TaskGroup, beside: TaskGroup) -> None:
+        while True:
+            events = [await self._receive.receive()]
+            while self._receive.statistics().current_buffer_used:
+                events.append(self._receive.receive_nowait())
+            await self._apply(effects, beside, events)
+            if self.state.status != "running":
+                return
+
+    async def _apply(self, effects: TaskGroup, beside: TaskGroup, events: Sequence[Event]) -> None:
+        changes = [change for event in events for change in self.core.step(event)]
+        for name in self.state.probes_wanted - self._probed:
+            self._probed.add(name)
+            effects.start_soon(self._probe, name)
+        if not changes:
+            return
+        try:
+            seqs = await self.db.commit(self.state.session, changes)
+        except StateError:
+            self._conflicts += 1
+            if self._conflicts > MAX_CONFLICTS:
+                raise
+            await self._reload(effects, beside, events)
+            return
+        self.observer.changed(changes, seqs)
+        self._perform(effects, beside, changes)
+
+    async def _reload(self, effects: TaskGroup, beside: TaskGroup, events: Sequence[Event]) -> None:
+        """A commit was refused, because another session took a GPU first: go on from what is stored, like a resume."""
+        log.info("state changed behind us, reading it again", session=self.state.session)
+        session = self.state.session
+        self.state = await self.db.aread(lambda conn: load(conn, session))
+        self.core = Core(self.state)
+        self._perform(effects, beside, open_effects(self.state))
+        for event in (*events, Go()):
+            self.post(event)
+
+    # Effects
+
+    def _perform(self, effects: TaskGroup, beside: TaskGroup, changes: Iterable[Change]) -> None:
+        """Start the effects that these committed changes call for; launches of one host go together."""
+        launches: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+        kills: dict[str, list[str]] = defaultdict(list)
+        for change in changes:
+            p = change.payload
+            if change.kind == "job.submitted":
+                launches[p["host"]][p["id"]] = p["spec"]
+            elif change.kind == "job.cancel" and p["id"] in self.state.jobs:
+                kills[self.state.jobs[p["id"]].host].append(p["id"])
+            elif change.kind == "todo.status" and p["now"] == "in_progress" and p["id"] in self.state.tools:
+                self._start_tool(effects, p["id"])
+            elif change.kind == "approval.asked" and p["todo"] in self.state.questions:
+                self.observer.asked(p["todo"], p["question"], p["default"])
+        for host in {*launches, *kills} - self._listening:
+            self._listening.add(host)
+            beside.start_soon(self._listen, host)
+        for host, jobs in launches.items():
+            live = {id: spec for id, spec in jobs.items() if id in self.state.jobs}
+            effects.start_soon(self._launcher.launch, host, live)
+        for host, ids in kills.items():
+            effects.start_soon(self._launcher.kill, host, ids)
+
+    def _start_tool(self, effects: TaskGroup, todo: str) -> None:
+        if todo not in self._tools:
+            self._tools.add(todo)
+            effects.start_soon(self._run_tool, todo)
+
+    async def _run_tool(self, todo: str) -> None:
+        info = self.state.todos[todo]
+        args: Mapping[str, Any] = render_tree(info.body.get("args", {}), self.state.context(todo))
+        try:
+            failpoint("tool.before")
+            result = await TOOLS[info.body["tool"]](ToolCall(self.state.session, todo, args, self.hosts.get))
+            failpoint("tool.after")
+        except TurnoutError as error:
+            self.post(ToolEnded(todo, False, reason=error.message))
+        else:
+            self.post(ToolEnded(todo, True, result))
+        finally:
+            self._tools.discard(todo)
+
+    async def _probe(self, name: str) -> None:
+        """Find out which GPUs a host has, because a todo wants some and nobody has looked yet."""
+        try:
+            facts = await TOOLS["probe"](ToolCall(self.state.session, "", {"host": name}, self.hosts.get))
+        except HostError as error:
+            log.warning("probe failed", host=name, error=error.message)
+            facts = {}
+        else:
+            await self.db.commit(SYSTEM, [c.host_probed(name, facts)])
+        self.state.host(name).gpus = usable_gpus(facts) or []
+        self.post(Go())
+
+    # Listening
+
+    async def _listen(self, name: str) -> None:
+        host = await self.hosts.get(name)
+        async for event in host.events():
+            if isinstance(event, ContactEvent):
+                self.observer.contact(event)
+                if event.kind == "connected":
+                    self._launcher.reached.add(name)
+            elif event.kind == "progress":
+                self.observer.progressed(event.job)
+            else:
+                self._saw(event.job)
+
+    def _saw(self, state: JobState) -> None:
+        event, known = job_seen(state), self.state.jobs.get(state.id)
+        if event is None or known is None:
+            return
+        if state.state == "unknown" and known.state == "submitted":
+            return  # the launch that is on its way will tell
+        self.post(event)
+
+    async def _heartbeat(self) -> None:
+        """Keep the session ours, and look whether other sessions gave GPUs back while somebody waits for some."""
+        me = owner.this_process()
+        beat = time.monotonic()
+        while True:
+            await anyio.sleep(FOREIGN_LEASES_EVERY_S)
+            if time.monotonic() - beat >= owner.HEARTBEAT_S:
+                beat = time.monotonic()
+                await self.db.awrite(lambda conn: owner.heartbeat(conn, self.state.session, me, time.time()))
+            if any("GPU" in what for _, what in self.state.waiting()):
+                self.state.see_leases(await self.db.aread(_leases))
+                self.post(Go())
+
+
+def job_seen(state: JobState) -> JobSeen | None:
+    """What a host's word about a job means to the core; `None` where it means nothing new."""
+    if state.refused is not None:
+        return JobSeen(state.id, "refused", failure="failed", reason=f"not started: {state.refused}")
+    if state.terminal:
+        return JobSeen(
+            state.id,
+            state.state,
+            rc=state.rc,
+            signal=state.signal,
+            failure=failure_kind(state),
+            reason=None if state.ok else describe_end(state),
+            output=state.output,
+            started=state.started,
+            ended=state.ended,
+        )
+    if state.state == "unknown":
+        return JobSeen(state.id, "lost", failure="lost", reason="the host has no record of it any more")
+    if state.state == "ready":
+        return JobSeen(state.id, "ready", output=state.output, started=state.started)
+    if state.state in ("running", "orphan"):
+        return JobSeen(state.id, "running", started=state.started)
+    return None
+
+
+def _leases(conn: Connection) -> list[tuple[str, int, str]]:
+    leases = table(Lease)
+    return [(r.host, r.gpu, r.job) for r in conn.execute(select(leases.c.host, leases.c.gpu, leases.c.job))]
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error to show: one that says what to do, rather than the cancellations around it."""
+    leaves: list[BaseException] = []
+    stack: list[BaseException] = [errors]
+    while stack:
+        error = stack.pop()
+        if isinstance(error, BaseExceptionGroup):
+            stack.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    return next((e for e in leaves if isinstance(e, TurnoutError)), leaves[0])

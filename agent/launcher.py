@@ -1,0 +1,117 @@
+"""Launching and killing jobs on hosts, until the host has answered.
+
+Lost contact is not failure: a launch or a kill is tried again, with growing pauses, for as long as it takes. Hosts
+accept the same launch twice without starting it twice. Only a host that never could be reached, for a job that was never
+sent, refuses the job after a while: nothing about it can be unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agent.events import JobSeen
+from agent.hosts import Hosts
+from state.errors import HostError, TurnoutError, Unreachable
+from state.failpoints import failpoint
+from tools.jobs import JobSpec, JobState
+
+CONNECT_PATIENCE_S = 60.0
+BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Launcher:
+    """Sends intents to hosts. `saw` is told every state a host answers with, `post` every refusal."""
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        saw: Callable[[JobState], None],
+        post: Callable[[JobSeen], None],
+        *,
+        payload: Path | None,
+        sent_before: Iterable[str],
+        patience_s: float = CONNECT_PATIENCE_S,
+    ) -> None:
+        self.hosts = hosts
+        self.reached: set[str] = set()
+        self._saw = saw
+        self._post = post
+        self._payload = payload
+        self._sent_before = frozenset(sent_before)
+        self._patience = patience_s
+        self._uploads: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._uploaded: set[str] = set()
+
+    async def launch(self, name: str, jobs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Launch jobs (id to spec) on a host in one round trip.
+
+        Raises `HostError` when the host refuses us and one of the jobs may run there already.
+        """
+        specs = [JobSpec(id=id, **spec) for id, spec in jobs.items()]
+        host = await self.hosts.get(name)
+        began = time.monotonic()
+        for pause in _pauses():
+            try:
+                await self._upload(name)
+                failpoint("launch.before")
+                states = await host.launch(specs)
+                failpoint("launch.after")
+            except Unreachable as error:
+                if self._was_never_sent(name, jobs) and time.monotonic() - began > self._patience:
+                    self._refuse(jobs, name, error)
+                    return
+            except HostError as error:
+                if not self._was_never_sent(name, jobs):
+                    raise
+                self._refuse(jobs, name, error)
+                return
+            else:
+                self.reached.add(name)
+                for state in states:
+                    self._saw(state)
+                return
+            await anyio.sleep(pause)
+
+    async def kill(self, name: str, ids: list[str]) -> None:
+        """Kill jobs and wait for the proof that nothing of them is left."""
+        host = await self.hosts.get(name)
+        for pause in _pauses():
+            try:
+                failpoint("kill.before")
+                states = await host.kill(ids)
+                failpoint("kill.after")
+            except Unreachable:
+                await anyio.sleep(pause)
+            else:
+                for state in states:
+                    self._saw(state)
+                return
+
+    async def _upload(self, name: str) -> None:
+        """Copy the payload to a host, once per run; the host keeps it by the hash of its content."""
+        if self._payload is None:
+            return
+        async with self._uploads[name]:
+            if name not in self._uploaded:
+                await (await self.hosts.get(name)).put_tree(self._payload)
+                self._uploaded.add(name)
+
+    def _was_never_sent(self, host: str, ids: Iterable[str]) -> bool:
+        return host not in self.reached and self._sent_before.isdisjoint(ids)
+
+    def _refuse(self, ids: Iterable[str], host: str, error: TurnoutError) -> None:
+        reason = f"not started on `{host}`: {error.message}" + (f" ({error.hint})" if error.hint else "")
+        for id in ids:
+            self._post(JobSeen(id, "refused", failure="host", reason=reason))
+
+
+def _pauses() -> Iterator[float]:
+    yield from BACKOFF_S
+    while True:
+        yield BACKOFF_S[-1]
