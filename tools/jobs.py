@@ -33,7 +33,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _OOM_TEXT = re.compile(
     r"CUDA out of memory|torch(?:\.cuda)?\.OutOfMemoryError|CUDA error: out of memory|cudaErrorMemoryAllocation"
     r"|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory|NCCL.*Cuda failure.*out of memory|std::bad_alloc"
-    r"|\[Errno 12\] Cannot allocate memory|^MemoryError\b|Out of memory: Killed process|DefaultCPUAllocator: can't allocate",
+    r"|\[Errno 12\] Cannot allocate memory|^MemoryError\b|Out of memory: Killed process"
+    r"|DefaultCPUAllocator: can't allocate",
     re.MULTILINE,
 )
 
@@ -149,7 +150,8 @@ def check_id(job_id: str) -> None:
     """Raise UsageError unless `job_id` can be a directory's name on every host."""
     if not _ID.fullmatch(job_id):
         raise UsageError(
-            f"`{job_id[:140]}` is no job id", hint="use 1 to 128 letters, digits, `.`, `_` and `-`, not starting with `.`"
+            f"`{job_id[:140]}` is no job id",
+            hint="use 1 to 128 letters, digits, `.`, `_` and `-`, beginning with a letter or digit",
         )
 
 

@@ -1,42 +1,52 @@
-"""A host: where it is, how its key is known, and everything that can be asked of it.
+"""A host, and everything that can be asked of it: launch, watch and kill jobs, run quick commands, move files.
 
     async with Host(HostSpec(name="gpu1")) as host:
-        await host.launch([JobSpec(id="j-1", run="python train.py")])
-        async for event in host.events(): ...
+        events = host.events()
+        await host.launch([JobSpec(id="train-1", run="python train.py")])
+        async for event in events: ...
 
-(Signatures first; the bodies follow.)
+Two lanes, each one channel to the remote half: `control` for what must answer at once, `bulk` for files and logs that
+are followed. Both outlive connections. Contact that is lost is told as an event, never as the end of a job; after a
+reconnect every watched job is looked at again, so an event may be told twice and is never left out.
+
+Everything runs on one asyncio event loop. Nothing is decided here: what to do about an event is the caller's.
 """
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tools.jobs import ContactEvent, JobEvent, JobSpec, JobState, LogPiece
+from anyio import to_thread
 
+from state.errors import HostError, Unreachable
+from tools import transfer
+from tools.channel import Channel, OnFrame
+from tools.connect import Endpoint, Links
+from tools.connect import HostSpec as HostSpec
+from tools.connect import host_key as host_key
+from tools.events import EventStream, EventStreams
+from tools.jobs import ContactEvent, JobSpec, JobState, LogPiece, check_id
+from tools.lane import Lane
+from tools.local import LocalServer
 
-@dataclass(frozen=True, slots=True)
-class HostSpec:
-    """How to reach a host. Empty fields come from `~/.ssh/config`; a spec named `local` without address is embedded."""
-
-    name: str
-    address: str = ""
-    port: int = 0
-    user: str = ""
-    host_key: str = ""
-    identity: str = ""
-    root: str = "~/.turnout"
-    python: str = ""
-    max_jobs: int = 1000
-    tags: tuple[str, ...] = ()
+_BATCH = 256
+_BATCH_BYTES = 8 << 20
+_MARGIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The end of a quick command. `rc` or `signal`; stdout and stderr are head + tail, `*_bytes` the exact counts."""
+    """The end of a quick command: `rc`, or the name of a `signal`, or neither when it would not die.
+
+    `stdout` and `stderr` are head and tail with a line between them that counts what was left out; `*_bytes` are exact.
+    `notes` say what a person should know: needs a password, output still held, silent before the limit.
+    """
 
     rc: int | None
     signal: str | None
@@ -47,43 +57,268 @@ class CommandResult:
     stderr_bytes: int
     duration: float
     held_by: tuple[int, ...] = ()
-    note: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """It ran to its end and said 0."""
+        return self.rc == 0 and not self.timed_out
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the host said when contact was made. `clock_offset` seconds are to be added to our clock to get its own."""
+    """What the host said when contact was made. `clock_offset` seconds added to our clock give the host's."""
 
     root: str
     home: str
     shell: str
+    user: str
     uid: int
-    boot_id: str
+    hostname: str
+    boot: str
     python: str
+    executable: str
     clock_offset: float
 
 
 class Host:
-    def __init__(self, spec: HostSpec, *, patience_s: float = 30.0, keepalive_s: float = 5.0) -> None: ...
-    async def __aenter__(self) -> Self: raise NotImplementedError
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
-    async def start(self) -> None:
-        """Begin connecting in the background and return: for a host that may be down (its events say so)."""
-    async def close(self) -> None: ...
-    async def hello(self) -> Hello: raise NotImplementedError
-    async def launch(self, specs: Sequence[JobSpec], *, watch: bool = True) -> list[JobState]: raise NotImplementedError
-    async def status(self, ids: Sequence[str]) -> list[JobState]: raise NotImplementedError
-    async def watch(self, ids: Sequence[str]) -> None: ...
-    async def unwatch(self, ids: Sequence[str]) -> None: ...
-    def events(self) -> AsyncIterator[JobEvent | ContactEvent]: raise NotImplementedError
-    async def kill(self, ids: Sequence[str], grace_s: float | None = None) -> list[JobState]: raise NotImplementedError
-    async def read_log(self, job_id: str, offset: int = 0, limit: int = 65536) -> LogPiece: raise NotImplementedError
-    def follow(self, job_id: str, offset: int = 0) -> AsyncIterator[LogPiece]: raise NotImplementedError
-    async def run(self, command: str, *, timeout_s: float = 30.0, stdin: bytes | None = None, max_output: int = 65536,
-                  cwd: str | None = None, env: Mapping[str, str] | None = None) -> CommandResult: raise NotImplementedError
-    async def put_tree(self, folder: Path) -> str: raise NotImplementedError
-    async def put_file(self, local: Path | bytes, remote: str, *, mode: int = 0o644) -> None: ...
-    async def get_tree(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> int: raise NotImplementedError
-    async def list_jobs(self) -> list[JobState]: raise NotImplementedError
-    async def clean(self, ids: Sequence[str]) -> None: ...
-    async def probe(self) -> dict[str, Any]: raise NotImplementedError
+    """One host. `patience_s`: how long a request waits without contact; `keepalive_s`: between two signs of life."""
+
+    def __init__(self, spec: HostSpec, *, patience_s: float = 30.0, keepalive_s: float = 5.0) -> None:
+        self.spec = spec
+        self._keepalive_s = keepalive_s
+        self._local: LocalServer | None = None
+        self._links: Links | None = None
+        self._events = EventStreams(spec.name)
+        self._control = Lane(
+            spec.name, self._open, patience_s=patience_s,
+            on_events=self._events.told, on_contact=self._made_contact, on_loss=self._lost_contact,
+        )  # fmt: skip
+        self._bulk = Lane(spec.name, self._open, patience_s=patience_s)
+        self._since_lost: float | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._control.connected()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begin to connect and return at once: for a host that may be down. Its events say how it goes."""
+        self._control.start()
+
+    async def close(self) -> None:
+        """Close the connections. Jobs run on; the remote half ends."""
+        await self._bulk.close()
+        await self._control.close()
+        self._events.close()
+        if self._links is not None:
+            await self._links.close()
+        if self._local is not None:
+            await self._local.close()
+            self._local = None
+
+    async def _open(self, on_frame: OnFrame) -> Channel:
+        if self._links is None:
+            endpoint = Endpoint.of(self.spec)
+            if self.spec.is_local:
+                self._local = LocalServer()
+                endpoint = await self._local.start()
+            self._links = Links(endpoint, self.spec.name, keepalive_s=self._keepalive_s)
+        return await Channel.open(self._links, self.spec.name, self.spec.root, self.spec.python, on_frame)
+
+    def _made_contact(self) -> None:
+        self._since_lost = None
+        self._events.put(ContactEvent("connected", self.spec.name, time.time()))
+        watched = self._events.open_jobs()
+        for start in range(0, len(watched), _BATCH):
+            self._control.post("watch", ids=watched[start : start + _BATCH])
+
+    def _lost_contact(self, error: HostError) -> None:
+        if self._since_lost is None:
+            self._since_lost = time.time()
+        self._events.put(ContactEvent("lost contact", self.spec.name, self._since_lost, error.message))
+
+    # -- the host
+
+    async def hello(self) -> Hello:
+        """Who and where the host is, and by how much its clock differs (measured now, half the round trip exact)."""
+        before = time.time()
+        answer, _ = await self._control.request("hello", again=True)
+        offset = answer["now"] - (before + time.time()) / 2
+        names = set(Hello.__slots__) - {"clock_offset"}
+        return Hello(clock_offset=offset, **{name: answer[name] for name in names})
+
+    async def probe(self) -> dict[str, Any]:
+        """What the machine is: see `tools.remote.probe.facts` for the keys. Texts of tools are returned unread."""
+        answer, _ = await self._control.request("probe", again=True, answer_s=90.0)
+        facts: dict[str, Any] = answer["facts"]
+        return facts
+
+    # -- jobs
+
+    async def launch(self, specs: Sequence[JobSpec], *, watch: bool = True) -> list[JobState]:
+        """Start each spec unless its id is known there; answer each with its state, in order.
+
+        A state with `already` set was there before, one with `refused` was not started, and why. May be repeated after
+        any failure: an id is never started twice. Raises Unreachable without contact: then nothing is known.
+        """
+        if watch:
+            self._events.watch([spec.id for spec in specs])
+        states: list[JobState] = []
+        for batch in _batches(specs):
+            wire = [spec.to_wire() for spec in batch]
+            answer, _ = await self._control.request("launch", again=True, answer_s=120.0, specs=wire, watch=watch)
+            states += [JobState.from_wire(state) for state in answer["states"]]
+        return states
+
+    async def status(self, ids: Sequence[str]) -> list[JobState]:
+        """The state of each id, in order; `unknown` for one that the host does not have."""
+        return await self._states("status", ids, 60.0)
+
+    async def watch(self, ids: Sequence[str]) -> None:
+        """Tell `events()` what happens to these jobs, beginning with what already has."""
+        self._events.watch(ids)
+        for start in range(0, len(ids), _BATCH):
+            await self._control.request("watch", again=True, ids=list(ids[start : start + _BATCH]))
+
+    async def unwatch(self, ids: Sequence[str]) -> None:
+        """Tell nothing more about these jobs."""
+        self._events.unwatch(ids)
+        await self._control.request("unwatch", again=True, ids=list(ids))
+
+    def events(self) -> EventStream:
+        """Events from this call on (with the ends of watched jobs that are already known); any number of listeners."""
+        return self._events.open()
+
+    async def kill(self, ids: Sequence[str], grace_s: float | None = None) -> list[JobState]:
+        """Cancel these jobs and end all their processes: TERM, the grace (each job's own by default), KILL.
+
+        The states are what was proved afterwards: `leftovers` are processes that would not die, `removed` the shared
+        memory files that were theirs. An id that was never launched can not be launched any more.
+        """
+        return await self._states("kill", ids, None, grace_s=grace_s)
+
+    async def list_jobs(self, limit: int = 10_000) -> list[JobState]:
+        """All jobs that have a directory on the host, newest first."""
+        answer, _ = await self._control.request("list", again=True, limit=limit)
+        return [JobState.from_wire(state) for state in answer["states"]]
+
+    async def clean(self, ids: Sequence[str] = ()) -> dict[str, str]:
+        """Delete these jobs' directories, and what was left half-done for a day; those refused, with why."""
+        answer, _ = await self._bulk.request("clean", again=True, answer_s=None, ids=list(ids))
+        refused: dict[str, str] = answer["refused"]
+        return refused
+
+    async def _states(self, op: str, ids: Sequence[str], answer_s: float | None, **fields: Any) -> list[JobState]:
+        states: list[JobState] = []
+        for job_id in ids:
+            check_id(job_id)
+        for start in range(0, len(ids), _BATCH):
+            part = list(ids[start : start + _BATCH])
+            answer, _ = await self._control.request(op, again=True, answer_s=answer_s, ids=part, **fields)
+            states += [JobState.from_wire(state) for state in answer["states"]]
+        return states
+
+    # -- logs
+
+    async def read_log(self, job_id: str, offset: int = 0, limit: int = 65536) -> LogPiece:
+        """At most `limit` bytes of the job's log from `offset`; a negative offset counts from the end."""
+        answer, data = await self._control.request("read", again=True, job=job_id, offset=offset, limit=limit)
+        return LogPiece(data=data, **answer["piece"])
+
+    async def follow(self, job_id: str, offset: int = 0) -> AsyncIterator[LogPiece]:
+        """The job's log from `offset` as it grows, until the job has ended and all of it was given; through reconnects.
+
+        Raises Unreachable when contact is lost for longer than the host's patience.
+        """
+        while True:
+            frames = self._bulk.stream("follow", job=job_id, offset=offset)
+            try:
+                async for header, data in frames:
+                    if "piece" not in header:
+                        return
+                    piece = LogPiece(data=data, **header["piece"])
+                    offset = piece.end
+                    yield piece
+            except Unreachable:
+                await self._bulk.connected()
+
+    # -- quick commands and files
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 30.0,
+        stdin: bytes = b"",
+        max_output: int = 65536,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run a shell command and wait for its end, at most `timeout_s` (enforced on the host, with all its processes).
+
+        Never sent twice. Raises Unreachable when contact is lost meanwhile: what it did is then unknown.
+        """
+        answer, body = await self._control.request(
+            "run", stdin, answer_s=timeout_s + _MARGIN_S, command=command, timeout_s=timeout_s,
+            max_output=max_output, cwd=cwd, env=dict(env or {}),
+        )  # fmt: skip
+        return _result(answer["result"], body)
+
+    async def put_tree(self, folder: Path) -> str:
+        """The path on the host of a folder with this content, sent if missing. Caches and `.git` are left out."""
+        archive, digest = await to_thread.run_sync(transfer.pack, folder)
+        with archive:
+            answer, _ = await self._bulk.request("have", again=True, hash=digest)
+            return answer["path"] or await transfer.send(self._bulk, archive, digest)
+
+    async def put_file(self, content: Path | bytes, remote: str, *, mode: int = 0o644) -> str:
+        """Put a file at a path of the host, by rename; the absolute path. Relative paths start at the home folder."""
+        data = content if isinstance(content, bytes) else await to_thread.run_sync(content.read_bytes)
+        digest = transfer.digest(data)
+        return await transfer.send(self._bulk, io.BytesIO(data), digest, path=remote, mode=mode)
+
+    async def get_tree(self, remote: str, local: Path, *, max_bytes: int = 1 << 30) -> int:
+        """Copy a folder or a file of the host into the folder `local`; the bytes received.
+
+        Raises JobError when there is more than `max_bytes`, or nothing that can be read.
+        """
+        frames = self._bulk.stream("get", path=remote, max_bytes=max_bytes)
+        return await transfer.receive(frames, local)
+
+
+def _batches(specs: Sequence[JobSpec]) -> list[list[JobSpec]]:
+    """Specs in groups of bounded number and size, so that one request stays small."""
+    batches: list[list[JobSpec]] = []
+    size = _BATCH_BYTES
+    for spec in specs:
+        if size + len(spec.run) > _BATCH_BYTES or len(batches[-1]) == _BATCH:
+            batches.append([])
+            size = 0
+        batches[-1].append(spec)
+        size += len(spec.run) + 1000
+    return batches
+
+
+def _result(result: Mapping[str, Any], body: bytes) -> CommandResult:
+    pieces = []
+    for length in result["lengths"]:
+        pieces.append(body[:length])
+        body = body[length:]
+    outputs = []
+    for count, head, tail in zip(result["counts"], pieces[::2], pieces[1::2], strict=True):
+        left_out = count - len(head) - len(tail)
+        outputs.append(head + (b"\n[%d bytes left out]\n" % left_out if left_out else b"") + tail)
+    return CommandResult(
+        rc=result["rc"], signal=result["signal"], timed_out=result["timed_out"], duration=result["duration"],
+        stdout=outputs[0], stderr=outputs[1], stdout_bytes=result["counts"][0], stderr_bytes=result["counts"][1],
+        held_by=tuple(result["held_by"]), notes=tuple(result["notes"]),
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Ends all processes of jobs: TERM, a grace, KILL, then a look that proves nothing is left.
+
+`cancel` is written before anything is signalled and blocks a launch of the same id that arrives late. It works
+whether the supervisor lives or not: an orphan's end is recorded here. Runs in a process of its own (see `worker`), so
+that a kill which has begun is carried through although the connection breaks.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import signal
+import time
+from typing import Any, Sequence
+
+from . import jobs, linux, proc, store
+
+DEFAULT_GRACE_S = 10.0
+# How long to wait for processes to vanish after SIGKILL: longer only when they hang in the kernel (state D).
+_KILL_WAIT_S = 5.0
+_SETTLE_S = 5.0
+# Shared memory that engines and NCCL are known to leave behind; nothing else in /dev/shm is ever touched.
+SHM_NAMES = ("nccl-*", "sgl_shm_*", "sglang_loads_*", "cuda.shm.*", "sem.loky-*", "vllm_offload_*")
+_SHM = "/dev/shm"
+
+
+def end(families: Sequence[proc.Family], grace: dict[str, float]) -> dict[str, list[proc.Process]]:
+    """End every process of these jobs; the processes that could not be ended, by job (empty lists: all gone).
+
+    `grace` has the seconds between TERM and KILL by job. New members that appear meanwhile get the same.
+    """
+    begun = time.monotonic()
+    told: set[tuple[int, int]] = set()
+    pause = 0.02
+    while True:
+        found = proc.families(families)
+        elapsed = time.monotonic() - begun
+        busy = False
+        for job, members in found.items():
+            kill = elapsed >= grace[job]
+            for process in members:
+                if kill or (process.pid, process.ticks) not in told:
+                    _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
+                    told.add((process.pid, process.ticks))
+            busy = busy or (bool(members) and elapsed < grace[job] + _KILL_WAIT_S)
+        if not busy:
+            return found
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.25)
+
+
+def _signal(process: proc.Process, number: int) -> None:
+    try:
+        proc.signal(process, number)
+    except PermissionError:
+        pass  # became another user's (sudo): it stays in the list of what is left, which is what is reported
+
+
+def kill(root: str, ids: Sequence[str], grace_s: float | None) -> list[jobs.State]:
+    """Cancel and end these jobs; their states afterwards, with `left` (pids) where something would not die."""
+    boot = proc.boot_id()
+    for job in ids:
+        _cancel(root, job)
+    _await_start(root, ids)
+    families, grace, seen = [], {}, {}
+    for job in ids:
+        folder = store.job_folder(root, job)
+        run = store.read_json(os.path.join(folder, "run")) or {}
+        child = store.read_json(os.path.join(folder, "child")) or {}
+        if run.get("boot") == boot:
+            families.append(jobs.family(job, run, child))
+            spec = store.read_json(os.path.join(folder, "spec.json")) or {}
+            grace[job] = spec.get("grace_s", DEFAULT_GRACE_S) if grace_s is None else grace_s
+            seen[job] = run.get("started", 0.0)
+    shared = _shared_memory(families)
+    left = end(families, grace)
+    removed = {job: _sweep(shared[job], seen[job]) for job in shared}
+    return [_proved(root, job, boot, left.get(job, []), removed.get(job, [])) for job in ids]
+
+
+def _cancel(root: str, job: str) -> None:
+    folder = store.job_folder(root, job)
+    os.makedirs(folder, exist_ok=True)
+    if not os.path.exists(os.path.join(folder, "exit")):
+        store.write_json(os.path.join(folder, "cancel"), {"at": time.time()})
+
+
+def _await_start(root: str, ids: Sequence[str]) -> None:
+    """Wait for supervisors that were between taking the lock and writing `run` when `cancel` was written."""
+    deadline = time.monotonic() + _SETTLE_S
+    for job in ids:
+        folder = store.job_folder(root, job)
+        while (
+            time.monotonic() < deadline
+            and not os.path.exists(os.path.join(folder, "run"))
+            and linux.lock_held(os.path.join(folder, "lock"))
+        ):
+            time.sleep(0.02)
+
+
+def _proved(root: str, job: str, boot: str, left: list[proc.Process], removed: list[str]) -> jobs.State:
+    """The state once the supervisor has written its record; written here when there is no supervisor any more."""
+    store.job_folder(root, job)
+    deadline = time.monotonic() + _SETTLE_S
+    now = jobs.state(root, job, boot)
+    while not left and now["state"] in ("running", "ready", "launching") and time.monotonic() < deadline:
+        time.sleep(0.02)
+        now = jobs.state(root, job, boot)
+    if not left and now["state"] == "lost" and not now["reason"].startswith("reboot"):
+        now = _record_orphan(root, job, boot, now)
+    if left:
+        pids = ", ".join(f"{p.pid} (state {p.state})" for p in left)
+        now = dict(now, leftovers=[p.pid for p in left], reason="still alive after SIGKILL: pid " + pids)
+    return dict(now, removed=removed) if removed else now
+
+
+def _record_orphan(root: str, job: str, boot: str, now: jobs.State) -> jobs.State:
+    folder = store.job_folder(root, job)
+    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if linux.try_lock(fd) and not os.path.exists(os.path.join(folder, "exit")):
+            record: dict[str, Any] = {"cancelled": True, "started": now.get("started"), "ended": time.time()}
+            store.write_json(os.path.join(folder, "exit"), dict(record, reason="orphan, ended by a kill"))
+    finally:
+        os.close(fd)
+    return jobs.state(root, job, boot)
+
+
+def _shared_memory(families: Sequence[proc.Family]) -> dict[str, dict[str, int]]:
+    """Which shared memory files (path to inode) of the known names each job's processes hold, before they die."""
+    found: dict[str, dict[str, int]] = {}
+    for job, members in proc.families(families).items():
+        paths = {path for process in members for path in proc.files_in(process.pid, _SHM) if known_shm(path)}
+        found[job] = {path: os.stat(path).st_ino for path in paths if os.path.exists(path)}
+    return found
+
+
+def known_shm(path: str) -> bool:
+    """Whether a path in /dev/shm has one of the names that are known to be left behind."""
+    return any(fnmatch.fnmatchcase(os.path.basename(path), pattern) for pattern in SHM_NAMES)
+
+
+def _sweep(files: dict[str, int], started: float) -> list[str]:
+    """Remove those files that are ours, younger than the job, the same as seen, and held by nobody any more."""
+    if not files:
+        return []
+    held = {path for pid in proc.everyone() for path in proc.files_in(pid, _SHM)}
+    removed = []
+    for path, inode in files.items():
+        try:
+            info = os.stat(path)
+            if info.st_ino == inode and info.st_uid == os.getuid() and info.st_ctime >= started and path not in held:
+                os.unlink(path)
+                removed.append(path)
+        except FileNotFoundError:
+            continue  # its owner removed it on TERM
+    return removed

@@ -1,0 +1,333 @@
+"""The resident process of one channel: reads requests from stdin, answers on stdout, ends when stdin ends.
+
+One thread, one selector, many requests in flight. What may block is done by workers (see `worker`); what is answered
+here reads small files. Its end hurts no job: supervisors are on their own, and a quick command sees that nobody waits
+for it any more. Started by the bootstrap as `main(root, nonce)`, when the line `TURNOUT <nonce> ready` has been read
+by the driver everything after it is frames.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import platform
+import pwd
+import selectors
+import shutil
+import socket
+import sys
+import time
+from collections import deque
+from typing import Any, Callable, Dict
+
+from . import ending, files, jobs, probe, proc, quick, store, supervisor, watch, wire, worker
+
+_HIGH_WATER = 1 << 20
+_STARTING = 24
+_COMMANDS = 64
+Header = Dict[str, Any]
+
+
+class Server:
+    """The loop and everything it holds. `run` returns when the channel has ended."""
+
+    def __init__(self, root: str, source: int, sink: int) -> None:
+        self.root = root
+        self.boot = proc.boot_id()
+        self.selector = selectors.DefaultSelector()
+        self.source, self.sink = source, sink
+        self.decoder = wire.Decoder()
+        self.out: deque[memoryview] = deque()
+        self.waiting = 0
+        self.open = True
+        self.workers: dict[int, _Running] = {}
+        self.queue: deque[Callable[[], None]] = deque()  # launches that wait for their turn to be forked
+        self.commands: deque[wire.Frame] = deque()  # quick commands above the limit
+        self.watcher = watch.Watcher(root, self.boot, self.selector, self._tell)
+        self.follower = watch.Follower(root, self.boot, self.send)
+        self.starting = 0
+        for fd in (source, sink):
+            os.set_blocking(fd, False)
+        self.selector.register(source, selectors.EVENT_READ, self._read)
+
+    # -- the loop
+
+    def run(self) -> None:
+        next_tick = time.monotonic() + watch.TICK_S
+        while self.open:
+            pause = max(0.0, next_tick - time.monotonic())
+            follow = self.follower.pause()
+            if self.queue and self.starting < _STARTING:
+                pause = 0.0
+            elif follow is not None and self.room():
+                pause = min(pause, follow)
+            for key, _ in self.selector.select(pause):
+                key.data()
+            if self.queue and self.starting < _STARTING:
+                self.queue.popleft()()
+            self.follower.tick(self.room)
+            if time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + watch.TICK_S
+                self.watcher.tick()
+                self._reap()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self.source, 1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.open = False
+            return
+        for header, body in self.decoder.feed(data):
+            self._dispatch(header, body)
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        data = wire.encode(header, body)
+        self.out.append(memoryview(data))
+        self.waiting += len(data)
+        self._write()
+
+    def room(self) -> bool:
+        """Whether the driver takes what it is sent; streams pause while it does not."""
+        return self.waiting < _HIGH_WATER
+
+    def _write(self) -> None:
+        try:
+            while self.out:
+                count = os.write(self.sink, self.out[0])
+                self.waiting -= count
+                if count == len(self.out[0]):
+                    self.out.popleft()
+                else:
+                    self.out[0] = self.out[0][count:]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.EIO):
+                raise
+            self.open = False
+        self._want_write(bool(self.out))
+
+    def _want_write(self, wanted: bool) -> None:
+        registered = self.sink in self.selector.get_map()
+        if wanted and not registered:
+            self.selector.register(self.sink, selectors.EVENT_WRITE, self._write)
+        elif registered and not wanted:
+            self.selector.unregister(self.sink)
+            for running in self.workers.values():
+                running.resume()
+
+    # -- requests
+
+    def _dispatch(self, header: Header, body: bytes) -> None:
+        request = header.get("id")
+        try:
+            handler = getattr(self, "op_" + str(header["op"]), None)
+            if handler is None:
+                raise ValueError("this remote half knows no `{}`".format(header["op"]))
+            handler(header, body)
+        except (ValueError, KeyError, TypeError) as error:
+            self.send({"id": request, "error": {"kind": "usage", "message": f"{type(error).__name__}: {error}"}})
+        except OSError as error:
+            self.send({"id": request, "error": {"kind": "host", "message": str(error)}})
+
+    def op_hello(self, header: Header, body: bytes) -> None:
+        user = pwd.getpwuid(os.getuid())
+        self.send({
+            "id": header["id"], "protocol": wire.PROTOCOL, "now": time.time(), "boot": self.boot, "root": self.root,
+            "home": os.path.expanduser("~"), "shell": user.pw_shell, "user": user.pw_name, "uid": os.getuid(),
+            "python": platform.python_version(), "executable": sys.executable, "hostname": socket.gethostname(),
+            "pid": os.getpid(), "script_shell": shutil.which("bash") or "/bin/sh",
+        })  # fmt: skip
+
+    def op_launch(self, header: Header, body: bytes) -> None:
+        _Launch(self, header)
+
+    def op_status(self, header: Header, body: bytes) -> None:
+        self.send({"id": header["id"], "states": [jobs.state(self.root, job, self.boot) for job in header["ids"]]})
+
+    def op_watch(self, header: Header, body: bytes) -> None:
+        self.send({"id": header["id"]})
+        self.watcher.add(header["ids"])
+
+    def op_unwatch(self, header: Header, body: bytes) -> None:
+        self.watcher.remove(header["ids"])
+        self.send({"id": header["id"]})
+
+    def op_read(self, header: Header, body: bytes) -> None:
+        folder = store.job_folder(self.root, header["job"])
+        facts, data = jobs.read_log(folder, int(header["offset"]), min(int(header["limit"]), wire.MAX_BODY))
+        self.send({"id": header["id"], "piece": facts}, data)
+
+    def op_follow(self, header: Header, body: bytes) -> None:
+        self.follower.add(header["id"], header["job"], int(header["offset"]))
+
+    def op_cancel(self, header: Header, body: bytes) -> None:
+        """Stop answering `target`: a follow, a get, or a quick command, which then ends itself."""
+        self.follower.remove(header["target"])
+        for running in list(self.workers.values()):
+            if running.request == header["target"] and running.kind:
+                running.stop()
+
+    def op_kill(self, header: Header, body: bytes) -> None:
+        ids, grace = [str(job) for job in header["ids"]], header.get("grace_s")
+        for job in ids:
+            store.job_folder(self.root, job)
+        self.fork(header["id"], lambda report: _send(report, states=ending.kill(self.root, ids, grace)))
+
+    def op_run(self, header: Header, body: bytes) -> None:
+        if sum(running.kind == "run" for running in self.workers.values()) >= _COMMANDS:
+            self.commands.append((header, body))
+        else:
+            self.fork(header["id"], lambda report: quick.command(header, body, self.root, report), kind="run")
+
+    def op_probe(self, header: Header, body: bytes) -> None:
+        self.fork(header["id"], lambda report: _send(report, facts=probe.facts(self.root)))
+
+    def op_have(self, header: Header, body: bytes) -> None:
+        path = files.folder_of(self.root, header["hash"])
+        self.send({"id": header["id"], "path": path if os.path.isdir(path) else None})
+
+    def op_put(self, header: Header, body: bytes) -> None:
+        files.put(self.root, header["upload"], int(header["offset"]), body)
+        self.send({"id": header["id"]})
+
+    def op_finish(self, header: Header, body: bytes) -> None:
+        self.fork(header["id"], lambda report: files.finish(self.root, header, report))
+
+    def op_get(self, header: Header, body: bytes) -> None:
+        self.fork(header["id"], lambda report: files.get(header, report), kind="get")
+
+    def op_list(self, header: Header, body: bytes) -> None:
+        ids = files.listing(self.root)
+        limit = int(header.get("limit", 10000))
+        states = [jobs.state(self.root, job, self.boot) for job in ids[:limit]]
+        self.send({"id": header["id"], "states": states, "total": len(ids)})
+
+    def op_clean(self, header: Header, body: bytes) -> None:
+        self.fork(header["id"], lambda report: files.clean(self.root, header["ids"], report))
+
+    # -- workers
+
+    def fork(self, request: int, work: Callable[[worker.Report], None], *, kind: str = "") -> None:
+        """Answer `request` with the frames of a forked worker."""
+        running = _Running(self, request, worker.start(work), kind)
+        running.done = lambda answer, body: self.send(dict(answer, id=request), body)
+
+    def _reap(self) -> None:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+    def _tell(self, events: list[Header]) -> None:
+        if events:
+            self.send({"events": events})
+
+
+def _send(report: worker.Report, **answer: Any) -> None:
+    report.send(answer)
+
+
+class _Running:
+    """A worker whose frames are awaited. `done` takes the last one; frames before it go to the driver at once."""
+
+    def __init__(self, server: Server, request: int, forked: worker.Worker, kind: str = "") -> None:
+        self.server, self.request, self.worker, self.kind = server, request, forked, kind
+        self.done: Callable[[Header, bytes], None] = lambda answer, body: None
+        self.finished = False
+        server.workers[forked.pipe] = self
+        server.selector.register(forked.pipe, selectors.EVENT_READ, self._read)
+
+    def _read(self) -> None:
+        if not self.server.room():
+            self.server.selector.unregister(self.worker.pipe)
+            return
+        try:
+            data = os.read(self.worker.pipe, wire.CHUNK)
+        except BlockingIOError:
+            return
+        for answer, body in self.worker.decoder.feed(data):
+            if answer.get("more"):
+                self.server.send(dict(answer, id=self.request), body)
+            else:
+                self.finished = True
+                self.done(answer, body)
+        if not data:
+            self.stop()
+            if not self.finished:
+                message = "the worker for this request died without an answer; see the host's `dmesg`"
+                self.done({"error": {"kind": "host", "message": message}}, b"")
+            self.server._reap()
+
+    def resume(self) -> None:
+        """Read on after a pause for want of room."""
+        if self.worker.pipe not in self.server.selector.get_map():
+            self.server.selector.register(self.worker.pipe, selectors.EVENT_READ, self._read)
+
+    def stop(self) -> None:
+        """Read no further; a worker that looks sees that nobody waits."""
+        if self.worker.pipe in self.server.selector.get_map():
+            self.server.selector.unregister(self.worker.pipe)
+        del self.server.workers[self.worker.pipe]
+        os.close(self.worker.pipe)
+        if self.kind == "run" and self.server.commands:
+            self.server.op_run(*self.server.commands.popleft())
+
+
+class _Launch:
+    """One launch request of many specs: known ids are answered at once, a supervisor is forked for each other one."""
+
+    def __init__(self, server: Server, header: Header) -> None:
+        self.server, self.header = server, header
+        self.states: list[Header | None] = [None] * len(header["specs"])
+        os.makedirs(os.path.join(server.root, "jobs"), mode=0o700, exist_ok=True)
+        for index, spec in enumerate(header["specs"]):
+            folder = store.job_folder(server.root, spec["id"])
+            if any(os.path.exists(os.path.join(folder, name)) for name in ("run", "exit", "cancel")):
+                self.states[index] = supervisor.existing(server.root, spec, server.boot)
+            else:
+                server.queue.append(lambda index=index, spec=spec: self._fork(index, spec))  # type: ignore[misc]
+        self._answer_when_complete()
+
+    def _fork(self, index: int, spec: Header) -> None:
+        root = self.server.root
+        forked = worker.start(
+            lambda report: supervisor.supervise(root, spec, report), crash=lambda: supervisor.crashed(root, spec["id"])
+        )
+        self.server.starting += 1
+        running = _Running(self.server, self.header["id"], forked)
+        running.done = lambda answer, body: self._started(index, spec, answer)
+
+    def _started(self, index: int, spec: Header, answer: Header) -> None:
+        self.server.starting -= 1
+        if "state" not in answer:  # the supervisor died before it could say anything
+            answer = {"state": jobs.state(self.server.root, spec["id"], self.server.boot)}
+        self.states[index] = answer["state"]
+        self._answer_when_complete()
+
+    def _answer_when_complete(self) -> None:
+        if None not in self.states:
+            self.server.send({"id": self.header["id"], "states": self.states})
+            if self.header.get("watch"):
+                self.server.watcher.add([s["id"] for s in self.states if s and not s.get("refused")])
+
+
+def main(root: str, nonce: str) -> None:
+    """Serve on this process's stdin and stdout until stdin ends."""
+    root = store.expand(root)
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # a stray print must not break the frames
+    worker.raise_descriptor_limit()
+    gc.collect()
+    gc.freeze()  # what is imported stays shared with every process forked from here
+    os.write(sink, (f"TURNOUT {nonce} ready\n").encode("ascii"))
+    Server(root, source, sink).run()

@@ -1,0 +1,91 @@
+"""The layout of the root folder, and files that are either whole or not there after a power cut.
+
+    <root>/runner/<hash>.pyz              the remote half
+    <root>/jobs/<id>/                     one job: spec.json cmd.sh lock run child exit cancel log ready dropped
+                                          output.json progress.json
+    <root>/files/<hash>/                  folders sent by content
+    <root>/incoming/, <root>/trash/       half-sent files; what is being deleted
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from typing import Any
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LONGEST_RECORD = 4 << 20
+
+
+def job_folder(root: str, job: str) -> str:
+    """The directory of `job`. Raises ValueError for an id that could name anything else."""
+    if not isinstance(job, str) or not _ID.fullmatch(job):
+        raise ValueError(f"`{str(job)[:140]}` is no job id")
+    return os.path.join(root, "jobs", job)
+
+
+def expand(path: str) -> str:
+    """`path` with `~` and relative paths taken from the home directory, as everything on a host is."""
+    return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
+
+
+def sync_folder(path: str) -> None:
+    """Make renames and new names in `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write(path: str, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
+    """Put `data` at `path` by rename: a reader sees the old file or the new one, `durable` also after a power cut."""
+    temporary = f"{path}.{os.getpid()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        try:
+            write_all(fd, data)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    if durable:
+        sync_folder(os.path.dirname(path))
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """`os.write` until everything is written."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def write_json(path: str, value: Any, *, durable: bool = True) -> None:
+    """`write` of JSON text."""
+    write(path, json.dumps(value).encode("ascii"), durable=durable)
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """The JSON object in `path`; None when there is no such file, `{}` when it is damaged."""
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read(_LONGEST_RECORD))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def spec_hash(spec: dict[str, Any]) -> str:
+    """The content hash of a spec: same key, same meaning, same hash."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode("ascii")).hexdigest()

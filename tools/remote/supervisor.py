@@ -1,0 +1,261 @@
+"""The process that starts one job, waits for it and records its end; forked, and on its own from then on.
+
+It holds the lock of the job's `lock` for life, adopts the job's orphans, enforces the timeout and the log's cap, and
+ignores TERM, INT and HUP. The order of its writes is the promise that an id runs at most once: take the lock; leave
+if `run`, `exit` or `cancel` exists; write `run` durably; look for `cancel` again; only then start the command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+import traceback
+from typing import Any, Dict, NoReturn
+
+from . import ending, evidence, jobs, linux, logcap, proc, ready, store, worker
+
+_TICK_S = 1.0
+_RESERVE = 4096
+_MOST_LEFTOVERS = 100
+Spec = Dict[str, Any]
+
+
+def supervise(root: str, spec: Spec, report: worker.Report) -> None:
+    """Start the job of `spec` unless its id was used, tell `report` its state, and stay until it has ended."""
+    folder = store.job_folder(root, spec["id"])
+    try:
+        _prepare(root, folder, spec)
+        lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A directory without a spec was made by a kill that is just writing `cancel` into it.
+        fresh = linux.try_lock(lock) and not _used(folder) and os.path.exists(os.path.join(folder, "spec.json"))
+        if fresh:
+            _reserve(folder)
+    except OSError as error:
+        report.send({"state": {"id": spec["id"], "state": "unknown", "refused": _no_room(error, folder)}})
+        return
+    if not fresh:
+        report.send({"state": existing(root, spec, proc.boot_id())})
+        return
+    _Supervisor(root, folder, spec).live(report)
+
+
+def existing(root: str, spec: Spec, boot: str) -> jobs.State:
+    """The answer to a launch of an id that is known: its state, `already`, and `refused` when the spec is another."""
+    state = dict(jobs.state(root, spec["id"], boot), already=True)
+    stored = store.read_json(os.path.join(store.job_folder(root, spec["id"]), "spec.json"))
+    if stored and store.spec_hash(stored) != store.spec_hash(spec):
+        state["refused"] = "the id `{}` belongs to another spec; a new attempt needs a new id".format(spec["id"])
+    return state
+
+
+def _used(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, name)) for name in ("run", "exit", "cancel"))
+
+
+def _no_room(error: OSError, folder: str) -> str:
+    return f"cannot prepare `{folder}`: {error.strerror or error}"
+
+
+def _prepare(root: str, folder: str, spec: Spec) -> None:
+    """Make the job's directory whole in one rename; one that is there already, from another launch or a kill, stays."""
+    if os.path.exists(os.path.join(folder, "spec.json")) or _used(folder):
+        return
+    new = os.path.join(root, "jobs", ".new-{}-{}".format(spec["id"], os.getpid()))
+    try:
+        os.makedirs(new, mode=0o700, exist_ok=True)
+        store.write(os.path.join(new, "cmd.sh"), (spec["run"] + "\n").encode("utf-8", "surrogateescape"))
+        store.write_json(os.path.join(new, "spec.json"), spec)
+        os.rename(new, folder)
+        store.sync_folder(os.path.dirname(folder))
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        if not os.path.isdir(folder):
+            raise
+
+
+def _reserve(folder: str) -> None:
+    """Take the room for the exit record now, while there is some: a full disk later cannot make a job `lost`."""
+    fd = os.open(os.path.join(folder, "exit.reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, _RESERVE)
+    finally:
+        os.close(fd)
+
+
+class _Supervisor:
+    """One job's life, from `run` to `exit`; `live` is all there is to call."""
+
+    def __init__(self, root: str, folder: str, spec: Spec) -> None:
+        self.root, self.folder, self.spec = root, folder, spec
+        self.started, self.monotonic = time.time(), time.monotonic()
+        self.kills = evidence.oom_kills()
+        self.child = self.checker = 0
+        self.timed_out = False
+        self.left: list[proc.Process] = []
+        self.family = proc.Family(spec["id"])
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def live(self, report: worker.Report) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        linux.become_subreaper()
+        me = _identity(os.getpid())
+        boot = proc.boot_id()
+        run = dict(me, boot=boot, started=self.started, monotonic=self.monotonic)
+        store.write_json(self.path("run"), run)
+        if os.path.exists(self.path("cancel")):
+            self._record({})
+        else:
+            self._start()
+        report.send({"state": jobs.state(self.root, self.spec["id"], boot)})
+        report.close()
+        if self.child:
+            self._record(end_of(self._wait()))
+            self._reap()  # pid 1 of a container may not do it
+
+    def _start(self) -> None:
+        log = os.open(self.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.child = os.fork()
+        if self.child == 0:
+            self._become_command(log)
+        os.close(log)
+        identity = _identity(self.child)
+        self.family = proc.Family(self.spec["id"], self.child, identity["ticks"], os.getpid())
+        store.write_json(self.path("child"), identity, durable=False)
+        if self.spec.get("ready"):
+            self.checker = os.fork()
+            if self.checker == 0:
+                worker.fork_body(lambda: ready.await_ready(self.folder, self.spec["ready"]), keep=())
+
+    def _become_command(self, log: int) -> NoReturn:
+        """In the child: become the script. What goes wrong before that is said in the log, with exit code 126."""
+        try:
+            os.setsid()
+            worker.plain_signals()
+            worker.restore_descriptor_limit()
+            os.dup2(log, 1, inheritable=True)
+            os.dup2(log, 2, inheritable=True)
+            os.chdir(store.expand(self.spec.get("cwd") or "~"))
+            shell = shutil.which("bash") or "/bin/sh"
+            os.execve(shell, [shell, self.path("cmd.sh")], self._environment())
+        except OSError as error:
+            os.write(2, (f"turnout: cannot start: {error}\n").encode("utf-8", "surrogateescape"))
+        finally:
+            os._exit(126)
+
+    def _environment(self) -> dict[str, str]:
+        ours = {
+            proc.COOKIE: self.spec["id"],
+            "TURNOUT_ROOT": self.root,
+            "TURNOUT_OUTPUT": self.path("output.json"),
+            "TURNOUT_PROGRESS": self.path("progress.json"),
+        }
+        return dict(os.environ, **dict(self.spec.get("env") or {}, **ours))
+
+    def _wait(self) -> int:
+        """The child's wait status. Reaps adopted orphans, keeps the log's cap, and ends everything at the deadline."""
+        limit, cap = self.spec.get("timeout_s"), self.spec.get("max_log")
+        while True:
+            reaped = self._reap()
+            if reaped is not None:
+                return reaped
+            pause = _TICK_S if cap else 3600.0
+            if limit is not None and not self.timed_out:
+                remaining = self.monotonic + limit - time.monotonic()
+                if remaining <= 0:
+                    self.timed_out = True
+                    grace = {self.spec["id"]: self.spec.get("grace_s", ending.DEFAULT_GRACE_S)}
+                    self.left = ending.end([self.family], grace)[self.spec["id"]]
+                    continue
+                pause = min(pause, remaining)
+            if cap:
+                logcap.trim(self.folder, cap)
+            signal.sigtimedwait({signal.SIGCHLD}, pause)
+
+    def _reap(self) -> int | None:
+        """Collect what has ended; the child's status once it is among them."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid == self.child:
+                return status
+            if pid == 0:
+                return None
+
+    def _leftovers(self) -> list[int]:
+        """Processes of the job that are still there; asks /proc only when there is any child left at all."""
+        if self.checker:
+            os.kill(self.checker, signal.SIGKILL)
+            os.waitpid(self.checker, 0)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return []
+        return [process.pid for process in proc.families([self.family])[self.spec["id"]]]
+
+    def _record(self, end: dict[str, Any]) -> None:
+        """Write `exit`. While that fails (disk full) keep trying, lock held: `running` is true, `lost` is not."""
+        cancelled = os.path.exists(self.path("cancel"))
+        record = dict(end, pid=self.child or None, started=self.started, ended=time.time(), cancelled=cancelled)
+        record.update(duration=time.monotonic() - self.monotonic, timed_out=self.timed_out)
+        if not cancelled and self.child:
+            record["leftovers"] = self._leftovers()[:_MOST_LEFTOVERS]
+            if not self.timed_out and (end.get("signal") == "SIGKILL" or end.get("rc") == 137):
+                record["oom"] = evidence.why_killed(self.monotonic, [self.child], self.kills)
+        data = json.dumps(record).encode("ascii")
+        while os.path.isdir(self.folder):
+            try:
+                self._write_exit(data)
+            except OSError:
+                time.sleep(_TICK_S)
+            else:
+                return
+
+    def _write_exit(self, data: bytes) -> None:
+        """Into the room that was reserved, then by rename: needs no free block."""
+        fd = os.open(self.path("exit.reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            store.write_all(fd, data)
+            os.ftruncate(fd, len(data))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(self.path("exit.reserve"), self.path("exit"))
+        store.sync_folder(self.folder)
+
+
+def _identity(pid: int) -> dict[str, int]:
+    process = proc.read(pid)
+    return {"pid": pid, "ticks": process.ticks if process is not None else 0}
+
+
+def end_of(status: int) -> dict[str, Any]:
+    """`rc` or the `signal`'s name, from a wait status."""
+    if os.WIFSIGNALED(status):
+        return {"rc": None, "signal": signal_name(os.WTERMSIG(status))}
+    return {"rc": os.WEXITSTATUS(status), "signal": None}
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; real-time signals without a name of their own as `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def crashed(root: str, job: str) -> None:
+    """Leave the traceback where `evidence.why_lost` looks for it (called while the exception is handled)."""
+    folder = store.job_folder(root, job)
+    if os.path.isdir(folder):
+        with open(os.path.join(folder, "supervisor.err"), "w") as file:
+            traceback.print_exc(file=file)
