@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import jinja2
 
-from agent.playbook_errors import did_you_mean, listed
+from agent.playbook_errors import MAX_PROBLEMS, did_you_mean, listed
 from agent.playbook_graph import PlanGraph
 from agent.playbook_schema import Playbook, Step
 from agent.playbook_templates import references
@@ -20,7 +20,7 @@ from agent.playbook_yaml import Document, Loc
 from agent.templates import BUILTINS, has_template
 from state.errors import CycleError, PlaybookError
 
-MAX_PROBLEMS = 100  # guessing what was meant takes time, and nobody reads more
+MAX_ALL_TEXT = 128 << 10  # characters of all templates: parsing that many takes about a second
 
 When = Literal["load", "run"]
 
@@ -28,12 +28,17 @@ When = Literal["load", "run"]
 def check_templates(playbook: Playbook, document: Document) -> list[PlaybookError]:
     """Syntax and names of every template and gate, before any value is known."""
     problems: list[PlaybookError] = []
+    length = 0
     known = frozenset(playbook.params) | {"params"}
     steps = [step.id for step in playbook.steps]
     for index, step in enumerate(playbook.steps):
         item = frozenset({step.for_each.item} if step.for_each else ())
         for loc, text, when in _texts(step, index):
-            if len(problems) > MAX_PROBLEMS:
+            length += len(text)
+            if length > MAX_ALL_TEXT:
+                message = f"the templates up to here are longer than {MAX_ALL_TEXT >> 10} Ki characters"
+                problems.append(document.error(loc, message, hint="long scripts belong in the payload folder"))
+            if length > MAX_ALL_TEXT or len(problems) >= MAX_PROBLEMS:
                 return problems
             here = BUILTINS.keys() | item if when == "run" else frozenset() if loc[2] == "for_each" else item
             problems += _names(document, loc, text, known | here, item, steps, playbook.params)
@@ -104,6 +109,8 @@ def check_graph(
     for member in graph.members.values():
         for loc, text, when in _texts(member.step, member.index):
             for name in _results_read(text, loc) if when == "run" else ():
+                if len(problems) >= MAX_PROBLEMS:
+                    return problems
                 if (member.index, name) in reported:
                     continue
                 ended = [todo for todo in graph.names.get(name, ()) if above[member.id] & bit[todo]]

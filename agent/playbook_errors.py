@@ -7,6 +7,7 @@ one error. It judges nothing itself; the rules are in `playbook_schema`, `playbo
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
@@ -16,7 +17,9 @@ from pydantic import BaseModel, ValidationError
 from agent.playbook_yaml import Document, Loc
 from state.errors import PlaybookError
 
+MAX_PROBLEMS = 40  # guessing what was meant takes time, and nobody reads more
 MAX_SHOWN = 20
+MAX_COMPARED = 128
 
 # Words of other workflow tools, for people who know those.
 _MEANT = {
@@ -62,7 +65,9 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     """`; did you mean ...?` when one of `options` is close to `word`, else nothing."""
     known = list(options)
     meant = _MEANT.get(word)
-    close = [meant] if meant in known else difflib.get_close_matches(word, known, 1)
+    # Comparing is slow: of thousands of names only those of nearly the same length are looked at.
+    likely = heapq.nsmallest(MAX_COMPARED, known, key=lambda other: abs(len(other) - len(word)))
+    close = [meant] if meant in known else difflib.get_close_matches(word, likely, 1)
     return f"; did you mean `{close[0]}`?" if close else ""
 
 
@@ -75,8 +80,8 @@ def listed(words: Iterable[object]) -> str:
 def from_pydantic(
     error: ValidationError, document: Document, model: type[BaseModel], prefix: Sequence[str | int] = ()
 ) -> list[PlaybookError]:
-    """One `PlaybookError` for each thing that pydantic found wrong, at the line where it stands."""
-    return [_one(detail, document, model, prefix) for detail in error.errors(include_url=False)]
+    """A `PlaybookError` for each of the first things that pydantic found wrong, at the line where it stands."""
+    return [_one(detail, document, model, prefix) for detail in error.errors(include_url=False)[:MAX_PROBLEMS]]
 
 
 def _one(detail: Any, document: Document, model: type[BaseModel], prefix: Loc) -> PlaybookError:

@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent.playbook_errors import MAX_SHOWN, did_you_mean, from_pydantic, listed
+from agent.playbook_errors import MAX_PROBLEMS, did_you_mean, from_pydantic, listed
 from agent.playbook_schema import Job, Playbook, Step, Tool, seconds
 from agent.playbook_templates import bind, bind_expression
 from agent.playbook_yaml import Document, Loc
@@ -69,7 +69,8 @@ class _Builder:
         self.problems: list[PlaybookError] = []
 
     def problem(self, loc: Loc, message: str, *, hint: str | None = None) -> None:
-        self.problems.append(self.document.error(loc, message, hint=hint))
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(self.document.error(loc, message, hint=hint))
 
     # Steps into members
 
@@ -149,7 +150,7 @@ class _Builder:
         known = self.graph.names.get(f"{step}@{_key(value, 0)}" if at else name)
         if known is None:
             steps = [other for other in self.graph.names if "@" not in other or at]
-            guess = did_you_mean(name, steps) if len(self.problems) < MAX_SHOWN else ""
+            guess = did_you_mean(name, steps) if len(self.problems) < MAX_PROBLEMS else ""
             self.problem(loc, f"no step has the id `{name}`{guess}", hint=f"steps: {listed(steps)}")
         return known or ()
 

@@ -20,7 +20,7 @@ from agent.templates import has_template
 from state.errors import PlaybookError
 from state.specs import FailureKind, Join, Kind, On, Priority
 
-DEFAULT_GRACE_S = 30.0
+DEFAULT_GRACE_S = 10.0
 MAX_TIMEOUT_S = 365 * 86_400.0
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -82,7 +82,7 @@ class Ready(_Model):
             raise ValueError(f"`http: {self.http}` must begin with `http://` or `https://`")
         if self.log and not has_template(self.log):
             try:
-                re.compile(self.log)
+                re.compile(self.log.encode())  # bytes, as the host will search its log
             except re.error as error:
                 raise ValueError(f"`log: {self.log}` is no regular expression: {error}") from error
         return self

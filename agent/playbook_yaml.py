@@ -232,6 +232,8 @@ class _Reader:
             problem, hint = "a tab in the indentation", "YAML is indented with spaces"
         elif re.search(r"[:-]\s+\{\{", line):
             problem, hint = "a value that begins with `{{` must be quoted", 'write "{{ name }} ..."'
+        elif problem.startswith("mapping values"):
+            problem, hint = "a second `: ` on this line", "quote a text that holds `: `, or write it below a `|`"
         elif re.search(r"[:-]\s+[@`%]", line):
             problem, hint = "a value that begins with `@`, `%` or a backtick must be quoted", 'write "..." around it'
         return PlaybookError(f"is no valid YAML: {problem}", file=self.file, line=index + 1, hint=hint)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.playbook import check, load
+from agent.playbook_errors import MAX_PROBLEMS
 from agent.templates import render
 from state.errors import PlaybookError
 from state.specs import EdgeSpec, Plan, Retry, TodoSpec
@@ -261,6 +262,21 @@ def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     assert "also: " in (error.hint or "")
     assert "line 6: `y` is not defined" in (error.hint or "")
     assert [problem.line for problem in check(path)] == [4, 6]
+
+
+@pytest.mark.parametrize("line", ["after: x{n}, gate: 'true'", "gate: todos.x{n}", "gate: x{n}", "x{n}: 1, stop: x"])
+def test_only_the_first_of_very_many_problems_are_guessed_at(tmp_path: Path, line: str) -> None:
+    """A thousand mistakes are answered with the first few dozen, since guessing at each takes time."""
+    problems = check(steps(tmp_path, *(f"{{id: s{n}, {line.replace('{n}', str(n))}}}" for n in range(1000))))
+    assert len(problems) == MAX_PROBLEMS
+    assert problems[0].line == 4
+
+
+def test_templates_of_excessive_length_are_refused(tmp_path: Path) -> None:
+    """One text and all texts together have a bound, below what parsing would take seconds for."""
+    long = "x" * 60_000 + "{{ host }}"
+    assert "longer than 128 Ki" in refusal(steps(tmp_path, *(f"{{id: a{n}, ask: '{long}'}}" for n in range(3)))).message
+    assert "longer than 64 Ki" in refusal(steps(tmp_path, f"{{id: a, ask: '{long * 2}'}}")).message
 
 
 def test_check_needs_no_values_and_accepts_what_loads(tmp_path: Path) -> None:

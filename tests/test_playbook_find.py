@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from agent.playbook import catalogue, check, find, load
 from agent.playbook_find import shipped_folder
+from agent.playbook_schema import Ask, Job, Param, Playbook, Ready, Research, Step
+from agent.templates import BUILTINS
+from agent.templates_sandbox import METHODS, environment
 from state.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -86,3 +91,21 @@ def test_the_fan_out_has_more_jobs_than_gpus() -> None:
     plan = load(ROOT / "examples" / "fanout.yaml", {})
     wanted = sum(todo.body.get("gpus", 0) for todo in plan.todos)
     assert wanted > sum(host["gpus"] for host in plan.hosts.values()) > 0
+
+
+def test_the_playbooks_of_the_reference_page_load(tmp_path: Path) -> None:
+    """Every whole playbook in docs/playbooks.md is valid as printed."""
+    blocks = re.findall(r"```yaml\n(name: .*?)```", (ROOT / "docs" / "playbooks.md").read_text(encoding="utf-8"), re.S)
+    assert len(blocks) >= 2
+    for block in blocks:
+        (tmp_path / "playbook.yaml").write_text(block, encoding="utf-8")
+        assert check(tmp_path / "playbook.yaml", tools=()) == []
+
+
+def test_the_reference_page_names_every_key_filter_method_and_built_in() -> None:
+    """An author finds all of the language on the page: nothing that exists is left out."""
+    page = (ROOT / "docs" / "playbooks.md").read_text(encoding="utf-8")
+    models = (Playbook, Param, Step, Job, Ready, Research, Ask)
+    keys = {field.alias or name for model in models for name, field in model.model_fields.items()}
+    words = {*keys, *BUILTINS, *environment.filters, *METHODS[Mapping], *METHODS[str], *METHODS[list]}
+    assert {word for word in words if not re.search(rf"`[^`\n]*\b{word}\b[^`\n]*`", page)} == set()

@@ -73,6 +73,7 @@ def test_an_alias_repeats_the_value_of_its_anchor(tmp_path: Path) -> None:
         ("a: {{ host }}\n", 1, "must be quoted"),
         ("a: 1\nb: {{ host }}/x\n", 2, "must be quoted"),
         ("a: 1\nb: @x\n", 2, "must be quoted"),
+        ("a: 1\nb: echo x: y\n", 2, "a second `: `"),
         ("a: [1, 2\nb: 3\n", 2, "no valid YAML"),
         ("a: 'x\n", 2, "no valid YAML"),
         ("a: *b\n", 1, "`*b` names no anchor"),
