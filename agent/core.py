@@ -24,7 +24,7 @@ from agent.state import JobInfo, SessionState, TodoInfo
 from agent.templates import evaluate, render_tree
 from state import changes as c
 from state.changes import Change
-from state.errors import TurnoutError
+from state.errors import GraphError, TurnoutError
 from state.graph import Transition
 from state.specs import TERMINAL, FailureKind, Status
 
@@ -132,17 +132,28 @@ class Core:
         self._end(todo, "cancelled", reason=reason)
 
     def _reset(self, todos: Iterable[str]) -> None:
-        for todo in todos:
-            if self.state.graph[todo].status not in TERMINAL:
-                continue
-            for t in self.state.graph.reset(todo):
-                info = self.state.todos[t.id]
-                info.attempts, info.result, info.reason = 0, None, None
-                self.state.forget_result(t.id)
-                self._emit(c.todo_status(t.id, t.was, t.now, reason="to be tried again", actor="operator"))
-        if self.state.status != "running":
-            self._session("running", None)
+        waiting = [t for t in todos if self.state.graph[t].status in TERMINAL]
+        while waiting:
+            # One that still depends on another failure is refused until that one is open again.
+            refused = [todo for todo in waiting if not self._reopen(todo)]
+            if len(refused) == len(waiting):
+                break
+            waiting = refused
         self._go()
+
+    def _reopen(self, todo: str) -> bool:
+        if self.state.graph[todo].status not in TERMINAL:
+            return True
+        try:
+            transitions = self.state.graph.reset(todo)
+        except GraphError:
+            return False
+        for t in transitions:
+            info = self.state.todos[t.id]
+            info.attempts_before, info.result, info.reason = info.attempts, None, None
+            self.state.forget_result(t.id)
+            self._emit(c.todo_status(t.id, t.was, t.now, reason="to be tried again", actor="operator"))
+        return True
 
     # Endings
 
@@ -151,7 +162,7 @@ class Core:
         info = self.state.todos[todo]
         info.failure = kind
         retry = info.spec.retry
-        if kind in retry.on and info.attempts <= retry.times and not self.state.stopping:
+        if kind in retry.on and info.attempts - info.attempts_before <= retry.times:
             t = self.state.graph.requeue(todo)
             self._emit(c.todo_status(todo, t.was, t.now, reason=f"{reason}; try {info.attempts + 1}"))
             self.state.enqueue(self.state.graph[todo])

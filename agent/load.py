@@ -70,7 +70,7 @@ def _load_graph(conn: Connection, state: SessionState) -> None:
         state.graph.add(node)
         retry = Retry(row.retry.get("times", 0), tuple(row.retry.get("on", ())))
         spec = TodoSpec(row.id, row.title, row.kind, row.body, row.priority, row.join_on, retry, row.group_id)
-        state.todos[row.id] = TodoInfo(spec, row.attempts, row.result, row.reason, host=row.host)
+        state.todos[row.id] = TodoInfo(spec, row.attempts, row.attempts_before, row.result, row.reason, host=row.host)
         state.note_result(row.id)
         state.open_todos += row.status not in TERMINAL
     columns = select(edges.c.src, edges.c.dst, edges.c.on_event).where(edges.c.session == state.session)

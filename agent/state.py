@@ -31,6 +31,7 @@ class TodoInfo:
 
     spec: TodoSpec
     attempts: int = 0
+    attempts_before: int = 0
     result: dict[str, Any] | None = None
     reason: str | None = None
     failure: FailureKind | None = None

@@ -207,27 +207,36 @@ class Graph:
         return [first, *self._settle(self._decide(node, status))]
 
     def reset(self, id: str) -> list[Transition]:
-        """Reopen an ended todo and whatever was skipped because of it. Completed successors are left as they are."""
+        """Reopen an ended todo and whatever was skipped because of it. Completed successors are left as they are.
+
+        Raises `GraphError` for a todo that has not ended, or could not run because of an edge that is still dead.
+        """
         node = self[id]
         if node.status not in TERMINAL:
             raise GraphError(f"`{id}` is {node.status}: only an ended todo can be reset")
-        changes: list[Transition] = []
-        stack: list[tuple[Node, str | None]] = [(node, None)]
-        while stack:
-            current, because = stack.pop()
-            was: Status = current.status
-            if was not in TERMINAL:
-                continue
-            current.status = "pending"
-            if because is not None and current.is_impossible:
-                current.status = was  # another of its edges is still dead
-                continue
-            for after, on in current.out:
-                after.count(on, was, -1)
-                after.count(on, "pending")
-            changes.append(Transition(current.id, was, "pending", because))
-            stack.extend((after, current.id) for after, _ in reversed(current.out) if after.status == "skipped")
+        was = node.status
+        if not self._reopen(node):
+            raise GraphError(f"`{id}` cannot run again as long as what it waits for has ended as it has")
+        changes = [Transition(id, was, "pending")]
+        queue = [node]
+        for current in queue:
+            for after, _ in current.out:
+                if after.status == "skipped" and self._reopen(after):
+                    changes.append(Transition(after.id, "skipped", "pending", current.id))
+                    queue.append(after)
         return changes
+
+    @staticmethod
+    def _reopen(node: Node) -> bool:
+        """Back to `pending`, with its outgoing edges open again; not if an incoming edge forbids it."""
+        was, node.status = node.status, "pending"
+        if node.is_impossible:
+            node.status = was
+            return False
+        for after, on in node.out:
+            after.count(on, was, -1)
+            after.count(on, "pending")
+        return True
 
     def losers(self, race: str) -> list[str]:
         """The open members of a decided race, and upstream of them every open todo that now serves nobody else."""

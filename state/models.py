@@ -51,7 +51,11 @@ class Message(SQLModel, table=True):
 
 
 class Todo(SQLModel, table=True):
-    """A node of the graph. `open`, `met`, `dead` count its incoming edges: undecided, satisfied, impossible."""
+    """A node of the graph. `open`, `met`, `dead` count its incoming edges: undecided, satisfied, impossible.
+
+    `attempts` counts all that were ever made, since each names a job; `attempts_before` of them were made before the
+    operator last reopened the todo, and do not count against its retry rule.
+    """
 
     __tablename__ = "todos"
     __table_args__ = (Index("todos_by_status", "session", "status"),)
@@ -67,6 +71,7 @@ class Todo(SQLModel, table=True):
     body: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     retry: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     attempts: int = 0
+    attempts_before: int = 0
     open: int = 0
     met: int = 0
     dead: int = 0

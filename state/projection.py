@@ -58,6 +58,7 @@ def _todo_added(conn: Connection, session: str, p: Payload, time: float) -> None
             "group_id": p.get("group"),
             "status": "pending",
             "attempts": 0,
+            "attempts_before": 0,
             "open": 0,
             "met": 0,
             "dead": 0,
@@ -88,8 +89,8 @@ def _todo_status(conn: Connection, session: str, p: Payload, time: float) -> Non
         values |= {"started": time, "ended": None, "attempts": p.get("attempt", 1), "host": p.get("host")}
     elif now in TERMINAL:
         values |= {"ended": time, "result": p.get("result")}
-    else:
-        values |= {"ended": None}
+    elif was in TERMINAL:
+        values |= {"result": None, "started": None, "ended": None, "attempts_before": _todos.c.attempts}
     guard = (_todos.c.session == session) & (_todos.c.id == p["id"]) & (_todos.c.status == was)
     if conn.execute(update(_todos).where(guard).values(values)).rowcount != 1:
         raise StateError(

@@ -123,6 +123,7 @@ def upgrade() -> None:
         sa.Column("body", sa.JSON(), nullable=False),
         sa.Column("retry", sa.JSON(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("attempts_before", sa.Integer(), nullable=False),
         sa.Column("open", sa.Integer(), nullable=False),
         sa.Column("met", sa.Integer(), nullable=False),
         sa.Column("dead", sa.Integer(), nullable=False),
