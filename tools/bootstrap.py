@@ -7,7 +7,7 @@ line, whatever a message of the day or an rc file printed before it:
     TURNOUT <nonce> ready              frames follow
     TURNOUT <nonce> need               send the packed file on stdin, then wait for `ready`
     TURNOUT <nonce> nopython           no Python 3.8 or newer at any of the places
-    TURNOUT <nonce> failed: <why>      the file cannot be kept there
+    TURNOUT <nonce> failed: <why>      no Linux, half a Python, or no place to keep the file
 
 Nothing here connects.
 """
@@ -42,6 +42,9 @@ def say(text):
     os.write(1, ("TURNOUT %s %s\\n" % (a["nonce"], text)).encode())
 def right(data):
     return hashlib.sha256(data).hexdigest() == a["hash"]
+if not sys.platform.startswith("linux"):
+    say("failed: jobs need Linux, this is " + sys.platform)
+    sys.exit(3)
 root = os.path.join(os.path.expanduser("~"), os.path.expanduser(a["root"]))
 path = os.path.join(root, "runner", a["hash"] + ".pyz")
 try:
@@ -71,7 +74,11 @@ if not there:
         say("failed: %s" % e)
         sys.exit(3)
 sys.path.insert(0, path)
-from turnout_remote.serve import main
+try:
+    from turnout_remote.serve import main
+except ImportError as e:
+    say("failed: %s lacks a part of the standard library: %s" % (sys.executable, e))
+    sys.exit(3)
 main(a["root"], a["nonce"])
 """
 

@@ -45,8 +45,8 @@ class Channel(asyncssh.SSHClientSession[bytes]):
         """Start the remote half of host `name`. Raises Unreachable, HostKeyError, HostUnusable."""
         nonce = secrets.token_hex(8)
         line = command(nonce, root, python)
-        ssh, channel = await links.open(line, lambda: cls(nonce, on_frame))
-        channel.lost.add_done_callback(lambda _: links.closed(ssh))
+        channel, freed = await links.open(line, lambda: cls(nonce, on_frame))
+        channel.lost.add_done_callback(lambda _: freed())
         try:
             async with asyncio.timeout(_GREETING_S):
                 await channel._greet(name, python)
@@ -147,9 +147,17 @@ class Channel(asyncssh.SSHClientSession[bytes]):
     # -- what the lane calls
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
-        """Queue one frame."""
-        if not self.lost.done():
+        """Queue one frame. On a channel that is closing nothing is sent; `lost` will say so."""
+        if not self._channel.is_closing():
             self._channel.write(wire.encode(header, body))
+
+    def pause(self) -> None:
+        """Take nothing more for a while; the window then stops the host."""
+        self._channel.pause_reading()
+
+    def resume(self) -> None:
+        """Take data again."""
+        self._channel.resume_reading()
 
     async def drained(self) -> None:
         """Return when the host takes more data, or the channel is lost."""

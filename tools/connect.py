@@ -4,7 +4,7 @@
 host is connected to explicitly, so its key is checked like any other. It does not know what runs in the channels.
 
     links = Links(HostSpec(name="gpu1"))
-    channel, session = await links.open("uname -a", MySession)
+    session, freed = await links.open("uname -a", MySession)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HostSpec:
 
     `host_key` pins the key: the line `ssh-ed25519 AAAA...` or a fingerprint `SHA256:...`; empty means the known_hosts
     files decide. `root` is the folder on the host that holds jobs; `python` an interpreter (3.8 or newer) to use there.
-    A spec named `local` without an address is this machine, through an embedded server.
+    `embedded` is this machine through a server inside this process; so is a spec named `local` without an address.
     """
 
     name: str
@@ -51,11 +51,12 @@ class HostSpec:
     python: str = ""
     max_jobs: int = 1000
     tags: tuple[str, ...] = ()
+    embedded: bool = False
 
     @property
     def is_local(self) -> bool:
         """Whether this machine itself is meant."""
-        return self.name == "local" and not self.address
+        return self.embedded or (self.name == "local" and not self.address)
 
 
 @dataclass(slots=True)
@@ -105,6 +106,9 @@ class _Link:
         self.sessions = 0
         self.limit = _SESSIONS
 
+    def freed(self) -> None:
+        self.sessions -= 1
+
     def close(self) -> None:
         for connection in (self.connection, *reversed(self.hops)):
             connection.close()
@@ -125,19 +129,22 @@ class Links:
         self._connecting = asyncio.Lock()
         self._limit = _SESSIONS
 
-    async def open(self, command: str, factory: Callable[[], S]) -> tuple[asyncssh.SSHClientChannel[bytes], S]:
+    async def open(self, command: str, factory: Callable[[], S]) -> tuple[S, Callable[[], None]]:
         """Run `command` in a channel of its own, bytes in and out; opens a further connection when one is full.
 
-        Raises Unreachable, HostKeyError or HostUnusable.
+        Gives the session, and what to call when its channel has ended. Raises Unreachable, HostKeyError, HostUnusable.
         """
         async with self._connecting:
             while True:
                 link = next((link for link in self._links if link.sessions < link.limit), None) or await self._connect()
                 try:
-                    channel, session = await link.connection.create_session(
+                    _, session = await link.connection.create_session(
                         cast(Any, factory), command, encoding=None, request_pty=False, x11_forwarding=False
                     )
                 except asyncssh.ChannelOpenError as error:
+                    if link.connection.is_closed():
+                        self._forget(link)
+                        raise Unreachable(f"the connection to `{self._name}` broke: `{error.reason}`") from error
                     # The command never ran. The server allows fewer sessions than we thought: remember it.
                     if link.sessions == 0:
                         self._forget(link)
@@ -151,13 +158,7 @@ class Links:
                     raise Unreachable(f"the connection to `{self._name}` broke: `{error}`") from error
                 else:
                     link.sessions += 1
-                    return channel, cast(S, session)
-
-    def closed(self, channel: asyncssh.SSHClientChannel[bytes]) -> None:
-        """A channel that `open` gave has ended."""
-        for link in self._links:
-            if link.connection is channel.get_connection():
-                link.sessions -= 1
+                    return cast(S, session), link.freed
 
     async def close(self) -> None:
         """Close all connections; waits until they are gone."""

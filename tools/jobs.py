@@ -216,8 +216,8 @@ class Backend(Protocol):
     async def status(self, ids: Sequence[str]) -> list[JobState]:
         """The state of each id, in order; `unknown` for one that the host does not have."""
 
-    async def watch(self, ids: Sequence[str]) -> None:
-        """From now on tell `events()` what happens to these jobs, beginning with what already has."""
+    async def watch(self, ids: Sequence[str]) -> list[JobState]:
+        """From now on tell `events()` what happens to these jobs, beginning with what already has; their states."""
 
     def events(self) -> AsyncIterator[JobEvent | ContactEvent]:
         """Job and contact events from now on."""

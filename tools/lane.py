@@ -22,6 +22,10 @@ from tools.channel import Channel, OnFrame
 from tools.remote.wire import Frame
 
 _SLOWEST_RETRY_S = 30.0
+# The remote half ends when it hears nothing for two minutes: a client that vanished must not leave it behind.
+_PING_S = 20.0
+_SILENCE_S = 60.0
+_FRAMES_AHEAD = 64
 _ERRORS = {"usage": UsageError, "job": JobError}
 
 
@@ -72,6 +76,7 @@ class Lane:
         self._ids = itertools.count(1)
         self._channel: Channel | None = None
         self._error: HostError = Unreachable(f"no contact with `{name}` yet")
+        self._heard = 0.0
         self._task: asyncio.Task[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -120,14 +125,26 @@ class Lane:
             failures = 0
             self._made(channel)
             try:
-                why = await asyncio.shield(channel.lost)
+                why = await self._alive(channel)
             finally:
                 self._channel = None
                 channel.close()
             self._lost(Unreachable(f"lost contact with `{self._name}`: {why}"))
 
+    async def _alive(self, channel: Channel) -> str:
+        """Wait until the channel is lost, and why; a remote half that is silent although it is asked counts as lost."""
+        while True:
+            await asyncio.wait([channel.lost], timeout=_PING_S)
+            if channel.lost.done():
+                return channel.lost.result()
+            silent = asyncio.get_running_loop().time() - self._heard
+            if silent > _SILENCE_S:
+                return f"its remote half has said nothing for {silent:.0f} s"
+            channel.send({"op": "ping", "id": 0})
+
     def _made(self, channel: Channel) -> None:
         self._channel = channel
+        self._heard = asyncio.get_running_loop().time()
         for request in list(self._requests.values()):
             self._send(request)
         self._on_contact()
@@ -175,6 +192,7 @@ class Lane:
             request.disarm()
 
     def _frame(self, header: dict[str, Any], body: bytes) -> None:
+        self._heard = asyncio.get_running_loop().time()
         if "events" in header:
             self._on_events(header["events"])
             return
@@ -183,6 +201,8 @@ class Lane:
             if not header.get("more"):
                 request.disarm()
             request.frames.put_nowait((header, body))
+            if request.frames.qsize() == _FRAMES_AHEAD and self._channel is not None:
+                self._channel.pause()  # whoever takes these frames is slower than the host
 
     async def stream(
         self, op: str, body: bytes = b"", *, again: bool = False, answer_s: float | None = None, **fields: Any
@@ -204,6 +224,8 @@ class Lane:
                 request.arm(self._patience_s, lambda: self._error)
             while not last:
                 answer = await request.frames.get()
+                if request.frames.qsize() == _FRAMES_AHEAD // 2 and self._channel is not None:
+                    self._channel.resume()
                 if isinstance(answer, HostError):
                     last = True
                     raise answer
@@ -216,6 +238,8 @@ class Lane:
         finally:
             request.disarm()
             del self._requests[number]
+            if request.frames.qsize() > _FRAMES_AHEAD // 2 and self._channel is not None:
+                self._channel.resume()
             if not last and self._channel is not None:
                 self._channel.send({"op": "cancel", "id": next(self._ids), "target": number})
 

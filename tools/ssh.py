@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from anyio import to_thread
 
-from state.errors import HostError, Unreachable
+from state.errors import HostError
 from tools import transfer
 from tools.channel import Channel, OnFrame
 from tools.connect import Endpoint, Links
@@ -38,6 +38,8 @@ from tools.local import LocalServer
 _BATCH = 256
 _BATCH_BYTES = 8 << 20
 _MARGIN_S = 20.0
+_FOLLOW_S = 20.0
+_FOLLOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Host:
             on_events=self._events.told, on_contact=self._made_contact, on_loss=self._lost_contact,
         )  # fmt: skip
         self._bulk = Lane(spec.name, self._open, patience_s=patience_s)
-        self._since_lost: float | None = None
+        self._lost: tuple[float, str] | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -110,7 +112,7 @@ class Host:
     ) -> None:
         await self.close()
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to connect and return at once: for a host that may be down. Its events say how it goes."""
         self._control.start()
 
@@ -135,16 +137,17 @@ class Host:
         return await Channel.open(self._links, self.spec.name, self.spec.root, self.spec.python, on_frame)
 
     def _made_contact(self) -> None:
-        self._since_lost = None
+        self._lost = None
         self._events.put(ContactEvent("connected", self.spec.name, time.time()))
         watched = self._events.open_jobs()
         for start in range(0, len(watched), _BATCH):
             self._control.post("watch", ids=watched[start : start + _BATCH])
 
     def _lost_contact(self, error: HostError) -> None:
-        if self._since_lost is None:
-            self._since_lost = time.time()
-        self._events.put(ContactEvent("lost contact", self.spec.name, self._since_lost, error.message))
+        since, told = self._lost or (time.time(), None)
+        self._lost = since, error.message
+        if error.message != told:  # attempts that fail alike are told once
+            self._events.put(ContactEvent("lost contact", self.spec.name, since, error.message))
 
     # -- the host
 
@@ -177,17 +180,20 @@ class Host:
             wire = [spec.to_wire() for spec in batch]
             answer, _ = await self._control.request("launch", again=True, answer_s=120.0, specs=wire, watch=watch)
             states += [JobState.from_wire(state) for state in answer["states"]]
+        self._events.unwatch([state.id for state in states if state.refused])
         return states
 
     async def status(self, ids: Sequence[str]) -> list[JobState]:
         """The state of each id, in order; `unknown` for one that the host does not have."""
         return await self._states("status", ids, 60.0)
 
-    async def watch(self, ids: Sequence[str]) -> None:
-        """Tell `events()` what happens to these jobs, beginning with what already has."""
+    async def watch(self, ids: Sequence[str]) -> list[JobState]:
+        """Tell `events()` what happens to these jobs, beginning with what already has; and their states now.
+
+        An id that the host does not know is told by its state here, `unknown`, and by no event: it may yet be launched.
+        """
         self._events.watch(ids)
-        for start in range(0, len(ids), _BATCH):
-            await self._control.request("watch", again=True, ids=list(ids[start : start + _BATCH]))
+        return await self._states("watch", ids, 60.0)
 
     async def unwatch(self, ids: Sequence[str]) -> None:
         """Tell nothing more about these jobs."""
@@ -240,16 +246,15 @@ class Host:
         Raises Unreachable when contact is lost for longer than the host's patience.
         """
         while True:
-            frames = self._bulk.stream("follow", job=job_id, offset=offset)
-            try:
-                async for header, data in frames:
-                    if "piece" not in header:
-                        return
-                    piece = LogPiece(data=data, **header["piece"])
-                    offset = piece.end
-                    yield piece
-            except Unreachable:
-                await self._bulk.connected()
+            answer, data = await self._bulk.request(
+                "read", again=True, job=job_id, offset=offset, limit=_FOLLOW_BYTES, wait_s=_FOLLOW_S
+            )
+            piece = LogPiece(data=data, **answer["piece"])
+            offset = piece.end
+            if data or piece.truncated:
+                yield piece
+            elif answer["ended"]:
+                return
 
     # -- quick commands and files
 

@@ -17,17 +17,20 @@ from . import jobs, linux, proc, store
 
 DEFAULT_GRACE_S = 10.0
 # How long to wait for processes to vanish after SIGKILL: longer only when they hang in the kernel (state D).
-_KILL_WAIT_S = 5.0
+KILL_WAIT_S = 5.0
 _SETTLE_S = 5.0
 # Shared memory that engines and NCCL are known to leave behind; nothing else in /dev/shm is ever touched.
 SHM_NAMES = ("nccl-*", "sgl_shm_*", "sglang_loads_*", "cuda.shm.*", "sem.loky-*", "vllm_offload_*")
 _SHM = "/dev/shm"
 
 
-def end(families: Sequence[proc.Family], grace: dict[str, float]) -> dict[str, list[proc.Process]]:
+def end(
+    families: Sequence[proc.Family], grace: dict[str, float], wait_s: float = KILL_WAIT_S
+) -> dict[str, list[proc.Process]]:
     """End every process of these jobs; the processes that could not be ended, by job (empty lists: all gone).
 
-    `grace` has the seconds between TERM and KILL by job. New members that appear meanwhile get the same.
+    `grace` has the seconds between TERM and KILL by job, `wait_s` those after KILL. New members that appear meanwhile
+    get the same.
     """
     begun = time.monotonic()
     told: set[tuple[int, int]] = set()
@@ -42,7 +45,7 @@ def end(families: Sequence[proc.Family], grace: dict[str, float]) -> dict[str, l
                 if kill or (process.pid, process.ticks) not in told:
                     _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
                     told.add((process.pid, process.ticks))
-            busy = busy or (bool(members) and elapsed < grace[job] + _KILL_WAIT_S)
+            busy = busy or (bool(members) and elapsed < grace[job] + wait_s)
         if not busy:
             return found
         time.sleep(pause)

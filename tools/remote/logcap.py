@@ -26,14 +26,15 @@ def trim(folder: str, cap: int) -> None:
     end = (size - cap // 2) // _BLOCK * _BLOCK
     if end <= start + dropped.get("length", 0):
         return
-    # Recorded first: a reader may then find bytes that are still there, never a hole that it takes for text.
-    store.write_json(record, {"offset": start, "length": end - start}, durable=False)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
+        # Recorded only after it is done: on a full disk the record finds room because the hole made it.
         linux.punch_hole(fd, start, end - start)
+        store.write_json(record, {"offset": start, "length": end - start}, durable=False)
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+            store.write_json(record, {"error": "the file system keeps no holes: no effect"}, durable=False)
+        elif error.errno != errno.ENOSPC:  # then the next look tries again
             raise
-        store.write_json(record, {"error": "the file system keeps no holes: `max_log` has no effect"}, durable=False)
     finally:
         os.close(fd)

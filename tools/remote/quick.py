@@ -19,6 +19,7 @@ from . import ending, linux, proc, store, supervisor, worker
 
 _HELD_S = 2.0
 _GRACE_S = 1.0
+_KILL_WAIT_S = 1.0
 _TICK_S = 0.5
 _LONGEST_ARGUMENT = 100_000
 _ASKS = re.compile(rb"sudo: (a password is required|a terminal is required|no tty present)|/dev/tty: No such device")
@@ -146,7 +147,7 @@ class _Run:
                     os.dup2(fd, target, inheritable=True)
             os.chdir(store.expand(cwd or "~"))
             os.execvpe(argv[0], list(argv), env)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the environment
             os.write(2, (f"turnout: cannot start: {error}\n").encode("utf-8", "surrogateescape"))
         finally:
             os._exit(126)
@@ -158,7 +159,7 @@ class _Run:
             if remaining <= 0 or abandoned():
                 timed_out = True
                 silent = time.monotonic() - self.heard
-                self.left = ending.end([self.family], {self.family.job: _GRACE_S})[self.family.job]
+                self.left = ending.end([self.family], {self.family.job: _GRACE_S}, _KILL_WAIT_S)[self.family.job]
                 break
             self._pump(min(remaining, self.tick))
         held = self._drain()

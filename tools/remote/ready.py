@@ -30,9 +30,15 @@ def await_ready(folder: str, sign: dict[str, str]) -> None:
         seen = lambda: answers(value)  # noqa: E731  three signs, one loop
     else:
         seen = lambda: os.path.exists(store.expand(value))  # noqa: E731
-    while not seen():
+    while True:
+        if seen():
+            try:
+                store.write_json(os.path.join(folder, "ready"), {"at": time.time()})
+            except OSError:
+                pass  # disk full: it is looked at again until it can be told
+            else:
+                return
         time.sleep(_PAUSE_S)
-    store.write_json(os.path.join(folder, "ready"), {"at": time.time()})
 
 
 class LogSearch:

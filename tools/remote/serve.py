@@ -26,6 +26,8 @@ from . import ending, files, jobs, probe, proc, quick, store, supervisor, watch,
 _HIGH_WATER = 1 << 20
 _STARTING = 24
 _COMMANDS = 64
+# The driver pings every 20 s. Without word for this long it has vanished (sshd may not notice for hours).
+_SILENCE_S = 120.0
 Header = Dict[str, Any]
 
 
@@ -41,11 +43,12 @@ class Server:
         self.out: deque[memoryview] = deque()
         self.waiting = 0
         self.open = True
+        self.heard = time.monotonic()
         self.workers: dict[int, _Running] = {}
         self.queue: deque[Callable[[], None]] = deque()  # launches that wait for their turn to be forked
         self.commands: deque[wire.Frame] = deque()  # quick commands above the limit
         self.watcher = watch.Watcher(root, self.boot, self.selector, self._tell)
-        self.follower = watch.Follower(root, self.boot, self.send)
+        self.readers = watch.Readers(root, self.boot, self.send)
         self.starting = 0
         for fd in (source, sink):
             os.set_blocking(fd, False)
@@ -54,23 +57,27 @@ class Server:
     # -- the loop
 
     def run(self) -> None:
-        next_tick = time.monotonic() + watch.TICK_S
+        next_tick = next_read = 0.0
         while self.open:
             pause = max(0.0, next_tick - time.monotonic())
-            follow = self.follower.pause()
+            reading = self.readers.pause()
             if self.queue and self.starting < _STARTING:
                 pause = 0.0
-            elif follow is not None and self.room():
-                pause = min(pause, follow)
+            elif reading is not None:
+                pause = min(pause, reading)
             for key, _ in self.selector.select(pause):
                 key.data()
             if self.queue and self.starting < _STARTING:
                 self.queue.popleft()()
-            self.follower.tick(self.room)
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + watch.TICK_S
+            now = time.monotonic()
+            if now >= next_read:
+                next_read = now + watch.READ_TICK_S
+                self.readers.tick()
+            if now >= next_tick:
+                next_tick = now + watch.TICK_S
                 self.watcher.tick()
                 self._reap()
+                self.open = self.open and now - self.heard < _SILENCE_S
 
     def _read(self) -> None:
         try:
@@ -82,6 +89,7 @@ class Server:
         if not data:
             self.open = False
             return
+        self.heard = time.monotonic()
         for header, body in self.decoder.feed(data):
             self._dispatch(header, body)
 
@@ -144,6 +152,9 @@ class Server:
             "pid": os.getpid(), "script_shell": shutil.which("bash") or "/bin/sh",
         })  # fmt: skip
 
+    def op_ping(self, header: Header, body: bytes) -> None:
+        self.send({"id": header["id"]})
+
     def op_launch(self, header: Header, body: bytes) -> None:
         _Launch(self, header)
 
@@ -151,7 +162,7 @@ class Server:
         self.send({"id": header["id"], "states": [jobs.state(self.root, job, self.boot) for job in header["ids"]]})
 
     def op_watch(self, header: Header, body: bytes) -> None:
-        self.send({"id": header["id"]})
+        self.op_status(header, body)
         self.watcher.add(header["ids"])
 
     def op_unwatch(self, header: Header, body: bytes) -> None:
@@ -159,16 +170,11 @@ class Server:
         self.send({"id": header["id"]})
 
     def op_read(self, header: Header, body: bytes) -> None:
-        folder = store.job_folder(self.root, header["job"])
-        facts, data = jobs.read_log(folder, int(header["offset"]), min(int(header["limit"]), wire.MAX_BODY))
-        self.send({"id": header["id"], "piece": facts}, data)
-
-    def op_follow(self, header: Header, body: bytes) -> None:
-        self.follower.add(header["id"], header["job"], int(header["offset"]))
+        self.readers.read(header)
 
     def op_cancel(self, header: Header, body: bytes) -> None:
-        """Stop answering `target`: a follow, a get, or a quick command, which then ends itself."""
-        self.follower.remove(header["target"])
+        """Stop answering `target`: a read that waits, a get, or a quick command, which then ends itself."""
+        self.readers.remove(header["target"])
         for running in list(self.workers.values()):
             if running.request == header["target"] and running.kind:
                 running.stop()
@@ -261,7 +267,7 @@ class _Running:
         if not data:
             self.stop()
             if not self.finished:
-                message = "the worker for this request died without an answer; see the host's `dmesg`"
+                message = "the process that worked on this request was killed; see the host's `dmesg`"
                 self.done({"error": {"kind": "host", "message": message}}, b"")
             self.server._reap()
 
@@ -298,7 +304,8 @@ class _Launch:
     def _fork(self, index: int, spec: Header) -> None:
         root = self.server.root
         forked = worker.start(
-            lambda report: supervisor.supervise(root, spec, report), crash=lambda: supervisor.crashed(root, spec["id"])
+            lambda report: supervisor.supervise(root, spec, report),
+            crash=lambda report: supervisor.crashed(root, spec["id"]),
         )
         self.server.starting += 1
         running = _Running(self.server, self.header["id"], forked)
@@ -322,6 +329,8 @@ def main(root: str, nonce: str) -> None:
     """Serve on this process's stdin and stdout until stdin ends."""
     root = store.expand(root)
     os.makedirs(root, mode=0o700, exist_ok=True)
+    # bash reads ~/.bashrc for each `bash -c` below sshd unless it is nested; the login shell has read it already.
+    os.environ["SHLVL"] = str(max(1, int(os.environ.get("SHLVL") or 0)))
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -32,23 +32,32 @@ def supervise(root: str, spec: Spec, report: worker.Report) -> None:
         # A directory without a spec was made by a kill that is just writing `cancel` into it.
         fresh = linux.try_lock(lock) and not _used(folder) and os.path.exists(os.path.join(folder, "spec.json"))
         if fresh:
-            _reserve(folder)
+            fresh = not _other(folder, spec)
+        if fresh:
+            _reserve(folder, "child")
+            _reserve(folder, "exit")
+            supervisor = _Supervisor(root, folder, spec)
+            supervisor.claim()
     except OSError as error:
-        report.send({"state": {"id": spec["id"], "state": "unknown", "refused": _no_room(error, folder)}})
+        report.send({"state": {"id": spec["id"], "state": "prepared", "refused": _no_room(error, folder)}})
         return
-    if not fresh:
+    if fresh:
+        supervisor.live(report)
+    else:
         report.send({"state": existing(root, spec, proc.boot_id())})
-        return
-    _Supervisor(root, folder, spec).live(report)
 
 
 def existing(root: str, spec: Spec, boot: str) -> jobs.State:
     """The answer to a launch of an id that is known: its state, `already`, and `refused` when the spec is another."""
     state = dict(jobs.state(root, spec["id"], boot), already=True)
-    stored = store.read_json(os.path.join(store.job_folder(root, spec["id"]), "spec.json"))
-    if stored and store.spec_hash(stored) != store.spec_hash(spec):
+    if _other(store.job_folder(root, spec["id"]), spec):
         state["refused"] = "the id `{}` belongs to another spec; a new attempt needs a new id".format(spec["id"])
     return state
+
+
+def _other(folder: str, spec: Spec) -> bool:
+    stored = store.read_json(os.path.join(folder, "spec.json"))
+    return bool(stored) and store.spec_hash(stored or {}) != store.spec_hash(spec)
 
 
 def _used(folder: str) -> bool:
@@ -76,9 +85,9 @@ def _prepare(root: str, folder: str, spec: Spec) -> None:
             raise
 
 
-def _reserve(folder: str) -> None:
-    """Take the room for the exit record now, while there is some: a full disk later cannot make a job `lost`."""
-    fd = os.open(os.path.join(folder, "exit.reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _reserve(folder: str, name: str) -> None:
+    """Take the room for a record now, while there is some: a full disk later cannot make a job `lost`."""
+    fd = os.open(os.path.join(folder, name + ".reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, _RESERVE)
     finally:
@@ -86,12 +95,13 @@ def _reserve(folder: str) -> None:
 
 
 class _Supervisor:
-    """One job's life, from `run` to `exit`; `live` is all there is to call."""
+    """One job's life: `claim` the id, then `live` from its start to its exit record."""
 
     def __init__(self, root: str, folder: str, spec: Spec) -> None:
         self.root, self.folder, self.spec = root, folder, spec
         self.started, self.monotonic = time.time(), time.monotonic()
         self.kills = evidence.oom_kills()
+        self.boot = proc.boot_id()
         self.child = self.checker = 0
         self.timed_out = False
         self.left: list[proc.Process] = []
@@ -100,20 +110,22 @@ class _Supervisor:
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
+    def claim(self) -> None:
+        """Write `run`, durably. From here on the id is used up. Raises OSError, and then it is not."""
+        run = dict(_identity(os.getpid()), boot=self.boot, started=self.started, monotonic=self.monotonic)
+        store.write_json(self.path("run"), run)
+
     def live(self, report: worker.Report) -> None:
+        """Start the command, tell the state, wait, record the end."""
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         linux.become_subreaper()
-        me = _identity(os.getpid())
-        boot = proc.boot_id()
-        run = dict(me, boot=boot, started=self.started, monotonic=self.monotonic)
-        store.write_json(self.path("run"), run)
         if os.path.exists(self.path("cancel")):
             self._record({})
         else:
             self._start()
-        report.send({"state": jobs.state(self.root, self.spec["id"], boot)})
+        report.send({"state": jobs.state(self.root, self.spec["id"], self.boot)})
         report.close()
         if self.child:
             self._record(end_of(self._wait()))
@@ -127,7 +139,7 @@ class _Supervisor:
         os.close(log)
         identity = _identity(self.child)
         self.family = proc.Family(self.spec["id"], self.child, identity["ticks"], os.getpid())
-        store.write_json(self.path("child"), identity, durable=False)
+        self._fill("child", identity)
         if self.spec.get("ready"):
             self.checker = os.fork()
             if self.checker == 0:
@@ -144,7 +156,7 @@ class _Supervisor:
             os.chdir(store.expand(self.spec.get("cwd") or "~"))
             shell = shutil.which("bash") or "/bin/sh"
             os.execve(shell, [shell, self.path("cmd.sh")], self._environment())
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the environment
             os.write(2, (f"turnout: cannot start: {error}\n").encode("utf-8", "surrogateescape"))
         finally:
             os._exit(126)
@@ -211,25 +223,25 @@ class _Supervisor:
             record["leftovers"] = self._leftovers()[:_MOST_LEFTOVERS]
             if not self.timed_out and (end.get("signal") == "SIGKILL" or end.get("rc") == 137):
                 record["oom"] = evidence.why_killed(self.monotonic, [self.child], self.kills)
-        data = json.dumps(record).encode("ascii")
         while os.path.isdir(self.folder):
             try:
-                self._write_exit(data)
+                self._fill("exit", record)
             except OSError:
                 time.sleep(_TICK_S)
             else:
                 return
 
-    def _write_exit(self, data: bytes) -> None:
-        """Into the room that was reserved, then by rename: needs no free block."""
-        fd = os.open(self.path("exit.reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _fill(self, name: str, record: dict[str, Any]) -> None:
+        """Write a record into the room that was reserved for it, then rename: needs no free block."""
+        data = json.dumps(record).encode("ascii")
+        fd = os.open(self.path(name + ".reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             store.write_all(fd, data)
             os.ftruncate(fd, len(data))
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(self.path("exit.reserve"), self.path("exit"))
+        os.rename(self.path(name + ".reserve"), self.path(name))
         store.sync_folder(self.folder)
 
 

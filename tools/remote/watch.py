@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 from . import jobs, linux, proc, store, wire
 
 TICK_S = 1.0
-_FOLLOW_TICK_S = 0.2
+READ_TICK_S = 0.2
 _FULL_LOOK_S = 30.0
-_ENDED = ("exited", "lost", "unknown")
-_EVENTS = {"exited": "exit", "lost": "lost", "unknown": "lost", "ready": "ready", "orphan": "orphan"}
+_ENDED = ("exited", "lost")
+_EVENTS = {"exited": "exit", "lost": "lost", "ready": "ready", "orphan": "orphan"}
 
 
 class _Watch:
@@ -41,7 +41,7 @@ class Watcher:
         self._next_full_look = time.monotonic() + _FULL_LOOK_S
 
     def add(self, ids: Sequence[str]) -> None:
-        """Watch these too. What has already happened to them is told now."""
+        """Watch these too. What has already happened to them is told now; an unknown one may yet be launched."""
         for job in ids:
             store.job_folder(self._root, job)  # an id that is none is refused before anything is remembered
             self._watched.setdefault(job, _Watch()).told = ""
@@ -73,34 +73,36 @@ class Watcher:
     def _news(self, job: str, watch: _Watch) -> bool:
         return watch.told != "ready" and os.path.exists(os.path.join(self._root, "jobs", job, "ready"))
 
-    def _look(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+    def _look(self, ids: Iterable[str], arm: bool = True) -> list[dict[str, Any]]:
         events = []
-        for job in ids:
+        for job in dict.fromkeys(ids):
             watch = self._watched[job]
             state = jobs.state(self._root, job, self._boot)
+            if state["state"] == "unknown" and watch.told in ("running", "ready", "orphan"):
+                state = {"id": job, "state": "lost", "reason": "its directory on the host was deleted"}
             if state["state"] in _EVENTS and state["state"] != watch.told:
                 events.append({"kind": _EVENTS[state["state"]], "state": state})
             watch.told = state["state"]
             if state["state"] in _ENDED:
                 self.remove([job])
-            elif watch.pidfd < 0 and state["state"] in ("running", "ready"):
-                events += self._arm(job, watch)
+            elif arm and watch.pidfd < 0 and state["state"] in ("running", "ready") and not self._arm(job, watch):
+                events += self._look([job], arm=False)
         return events
 
-    def _arm(self, job: str, watch: _Watch) -> list[dict[str, Any]]:
-        """Wait for the supervisor's end. It may have come just before: then the state is looked at once more."""
+    def _arm(self, job: str, watch: _Watch) -> bool:
+        """Wait for the supervisor's end; False when it may have come just before. Without a pidfd each second looks."""
         run = store.read_json(os.path.join(self._root, "jobs", job, "run")) or {}
         try:
             watch.pidfd = linux.pidfd_open(run["pid"])
         except ProcessLookupError:
-            return self._look([job])
+            return False
         except (OSError, KeyError):
-            return []  # no pidfd to be had: the look each second does it
+            return True
         if not proc.alive(run["pid"], run["ticks"]):
             self._drop(watch)
-            return self._look([job])
+            return False
         self._selector.register(watch.pidfd, selectors.EVENT_READ, lambda: self._ended(job))
-        return []
+        return True
 
     def _ended(self, job: str) -> None:
         self._drop(self._watched[job])
@@ -134,42 +136,38 @@ def _changed(path: str) -> float:
         return 0.0
 
 
-class Follower:
-    """Hands on the logs of running jobs as they grow, each until its job has ended and everything was sent."""
+class Readers:
+    """Requests to read a log that wait for something to be written, each for a limited time."""
 
     def __init__(self, root: str, boot: str, send: Callable[[dict[str, Any], bytes], None]) -> None:
         self._root, self._boot, self._send = root, boot, send
-        self._follows: dict[int, list[Any]] = {}  # request id: [job, offset, next look]
+        self._waiting: dict[int, tuple[dict[str, Any], float]] = {}  # request id: its header, until when
 
-    def add(self, request: int, job: str, offset: int) -> None:
-        """Follow the log of `job` from `offset`, answering `request`."""
-        store.job_folder(self._root, job)
-        self._follows[request] = [job, offset, 0.0]
+    def read(self, header: dict[str, Any]) -> None:
+        """Answer a `read` at once if there is something, or nothing can come, or it does not want to wait."""
+        if not self._answer(header, float(header.get("wait_s") or 0)):
+            self._waiting[header["id"]] = (header, time.monotonic() + float(header["wait_s"]))
 
     def remove(self, request: int) -> None:
-        """Follow no longer."""
-        self._follows.pop(request, None)
+        """Nobody waits for this one any more."""
+        self._waiting.pop(request, None)
 
     def pause(self) -> float | None:
-        """Seconds until the next look; None when nothing is followed."""
-        if not self._follows:
-            return None
-        soonest: float = min(entry[2] for entry in self._follows.values())
-        return max(0.0, soonest - time.monotonic())
+        """Seconds until the next look; None when nobody waits."""
+        return READ_TICK_S if self._waiting else None
 
-    def tick(self, room: Callable[[], bool]) -> None:
-        """Send what has been written since, while the channel has room."""
-        now = time.monotonic()
-        for request, entry in list(self._follows.items()):
-            if now < entry[2] or not room():
-                continue
-            job, offset, _ = entry
-            ended = jobs.state(self._root, job, self._boot)["state"] in _ENDED  # before reading: nothing comes after it
-            facts, data = jobs.read_log(store.job_folder(self._root, job), offset, wire.CHUNK)
-            if data or facts["truncated"]:
-                entry[1] = facts["offset"] + len(data)
-                self._send({"id": request, "more": True, "piece": facts}, data)
-            elif ended:
-                del self._follows[request]
-                self._send({"id": request}, b"")
-            entry[2] = now if data else now + _FOLLOW_TICK_S
+    def tick(self) -> None:
+        """Look at all that wait."""
+        for request, (header, until) in list(self._waiting.items()):
+            if self._answer(header, until - time.monotonic()):
+                del self._waiting[request]
+
+    def _answer(self, header: dict[str, Any], wait_s: float) -> bool:
+        # The state is looked at before the log: whatever an ended job wrote is then in what is read.
+        ended = jobs.state(self._root, header["job"], self._boot)["state"] in _ENDED
+        limit = min(int(header["limit"]), wire.MAX_BODY)
+        facts, data = jobs.read_log(store.job_folder(self._root, header["job"]), int(header["offset"]), limit)
+        if not data and not facts["truncated"] and not ended and wait_s > 0:
+            return False
+        self._send({"id": header["id"], "piece": facts, "ended": ended}, data)
+        return True

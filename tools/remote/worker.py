@@ -13,10 +13,10 @@ import os
 import resource
 import select
 import signal
-import sys
+import traceback
 from typing import Any, Callable, Iterable, NoReturn
 
-from . import wire
+from . import linux, wire
 
 
 class Report:
@@ -54,12 +54,18 @@ class Worker:
         self.decoder = wire.Decoder()
 
 
-def start(work: Callable[[Report], None], crash: Callable[[], None] = lambda: None) -> Worker:
-    """Fork a process that runs `work` and ends; `crash` runs in it when `work` raised."""
+def _tell_crash(report: Report) -> None:
+    message = "the remote half failed: " + traceback.format_exc()[-1500:]
+    report.send({"error": {"kind": "host", "message": message}})
+
+
+def start(work: Callable[[Report], None], crash: Callable[[Report], None] = _tell_crash) -> Worker:
+    """Fork a process that runs `work` and ends; `crash` runs in it, the exception at hand, when `work` raised."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        fork_body(lambda: work(Report(writer)), keep=(writer,), crash=crash)
+        report = Report(writer)
+        fork_body(lambda: work(report), keep=(writer,), crash=lambda: crash(report))
     os.close(writer)
     os.set_blocking(reader, False)
     return Worker(pid, reader)
@@ -78,7 +84,6 @@ def fork_body(work: Callable[[], None], keep: Iterable[int], crash: Callable[[],
     finally:
         if code:
             crash()
-            sys.excepthook(*sys.exc_info())
         os._exit(code)
 
 
@@ -86,13 +91,10 @@ def _let_go(keep: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream, inheritable=True)
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd > 2 and fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:
-                pass  # the descriptor that the listing itself used
+    start = 3
+    for fd in [*sorted(keep), 1 << 30]:
+        linux.close_range(start, fd - 1)
+        start = fd + 1
 
 
 def plain_signals() -> None:
