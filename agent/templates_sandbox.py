@@ -170,8 +170,6 @@ def parse(text: str, *, expression: bool = False) -> nodes.Template:
     """
     if len(text) > MAX_TEXT:
         raise jinja2.TemplateSyntaxError(f"longer than {MAX_TEXT >> 10} Ki characters", 1)
-    if expression and ("{{" in text or "{%" in text):
-        raise jinja2.TemplateSyntaxError("a condition is an expression, without `{{ }}` around it", 1)
     try:
         tree = environment.parse("{{ " + text + "\n}}" if expression else text)
         _confine(tree, 0)
@@ -180,6 +178,10 @@ def parse(text: str, *, expression: bool = False) -> nodes.Template:
             environment.compile_expression(text)
         else:
             environment.from_string(tree)
+    except jinja2.TemplateSyntaxError as error:
+        if expression and ("{{" in text or "{%" in text):
+            raise jinja2.TemplateSyntaxError("a condition is an expression, without `{{ }}` around it", 1) from error
+        raise
     except (RecursionError, SyntaxError, ValueError) as error:
         # ValueError: an integer literal of thousands of digits.
         raise jinja2.TemplateSyntaxError("nested too deeply, or a number with too many digits", 1) from error

@@ -103,6 +103,26 @@ def test_values_are_made_fit_for_ids(tmp_path: Path) -> None:
     assert len(set(ids)) == len(values.split(","))
 
 
+def test_a_value_names_its_member_as_it_was_written(tmp_path: Path) -> None:
+    """`after: "a@{{ v }}"` finds the member even where its id holds `-` for what an id may not hold."""
+    each = "for_each: {item: v, in: [org/model]}"
+    after = 'after: "a@{{ v }}"'
+    made = plan(tmp_path, f"{{id: a, {each}, gate: 'true'}}", f"{{id: b, {each}, gate: 'true', {after}}}")
+    assert made.edges == (EdgeSpec("a@org-model", "b@org-model"),)
+
+
+def test_a_group_may_be_read_only_after_all_of_it(tmp_path: Path) -> None:
+    """Waiting for one member is not enough to read the results of the group."""
+    steps = f"{{id: a, {EACH}, gate: 'true'}}", "{id: b, gate: todos.a.red.value, after: a@red}"
+    assert "`b` does not wait for `a`" in refusal(tmp_path, *steps).message
+
+
+def test_an_item_is_never_taken_for_a_template() -> None:
+    """Braces within a value come out as they are, alone and within a text."""
+    for text in ("{{ x }}", "a {{ x }}"):
+        assert render_tree(bind(text, "x", "{{ y }}"), {"y": 1}) == text.replace("x", "y")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
