@@ -77,6 +77,9 @@ class Core:
         job = self.state.jobs.get(seen.id)
         if job is None or (seen.state == job.state and seen.state != "exited"):
             return  # told twice, or of a job that has ended for us
+        if seen.state == "exited" and job.state == "submitted" and seen.started is not None:
+            # It started and ended between two looks; the log tells both.
+            self._emit(c.job_state(job.id, job.host, "running", started=seen.started))
         job.state = seen.state
         told = {k: getattr(seen, k) for k in ("rc", "signal", "reason", "started", "ended")}
         told = {k: v for k, v in told.items() if v is not None}

@@ -11,6 +11,7 @@ have been done.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,8 +84,9 @@ class Dispatcher:
         self._conflicts = 0
 
     def post(self, event: Event) -> None:
-        """Tell the session that something happened; from the event loop's thread."""
-        self._send.send_nowait(event)
+        """Tell the session that something happened; from the event loop's thread. Too late is not wrong."""
+        with contextlib.suppress(anyio.ClosedResourceError):
+            self._send.send_nowait(event)
 
     def answer(self, todo: str, answer: str, by: str = "operator") -> None:
         """The operator's answer to a question, or one given in the operator's name."""
@@ -117,6 +119,9 @@ class Dispatcher:
                 beside.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
+        finally:
+            self._send.close()
+            self._receive.close()
         return self.state.status
 
     async def _loop(self, effects: TaskGroup, beside: TaskGroup) -> None:

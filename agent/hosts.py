@@ -29,7 +29,7 @@ def spec_of(name: str, row: Mapping[str, Any] | None, brought: Mapping[str, Any]
     if brought is not None:
         return HostSpec(name=name, embedded=True, root=f"{local_root()}/hosts/{name}")
     if name == "local":
-        return HostSpec(name=name, embedded=True, root=local_root())
+        return HostSpec(name=name, root=local_root())
     if row is None:
         user, _, address = name.rpartition("@")
         return HostSpec(name=name, address=address, user=user)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from state.db import state_dir
-from tools.files import tree_hash
+from tools import transfer
 
 IGNORED = ("__pycache__", "*.pyc", ".*")
 
@@ -25,7 +25,8 @@ def snapshot(folder: Path, package: str) -> dict[str, str]:
     staging = Path(tempfile.mkdtemp(dir=home, prefix=".new-"))
     try:
         shutil.copytree(folder, staging / package, ignore=shutil.ignore_patterns(*IGNORED))
-        digest = tree_hash(staging)
+        archive, digest = transfer.pack(staging)
+        archive.close()
         try:
             os.rename(staging, home / digest)
         except OSError:

@@ -31,6 +31,7 @@ from state import changes as c
 from state import owner
 from state.db import Database, state_dir
 from state.errors import HostError, NotFound, TurnoutError, UsageError
+from state.failpoints import failpoints
 from state.log import append
 from state.models import Host as HostRow
 from state.models import Session, table
@@ -93,7 +94,9 @@ def create(
         append(conn, session, changes, time.time())
         owner.acquire(conn, session, owner.this_process(), time.time())
 
+    failpoints("commit.before", changes)
     db.write(store)
+    failpoints("commit.after", changes)
     return session
 
 

@@ -17,6 +17,7 @@ from state.changes import Change
 from state.errors import TurnoutError, UsageError
 from state.graph import Graph, Node
 from state.specs import TERMINAL, FailureKind, TodoSpec
+from tools.remote.files import folder_of
 
 MAX_TOOLS = 8
 """Tools that run at once in one session. They run in this process; jobs are limited per host."""
@@ -291,5 +292,6 @@ class SessionState:
         lines = [f'mkdir -p "$TURNOUT_ROOT/work/{self.session}" && cd "$TURNOUT_ROOT/work/{self.session}" || exit 125']
         payload = self.settings.get("payload")
         if payload:
-            lines.append(f'export PYTHONPATH="$TURNOUT_ROOT/payloads/{payload["hash"]}${{PYTHONPATH:+:$PYTHONPATH}}"')
+            folder = folder_of("$TURNOUT_ROOT", payload["hash"])
+            lines.append(f'export PYTHONPATH="{folder}${{PYTHONPATH:+:$PYTHONPATH}}"')
         return "\n".join(lines) + "\n"

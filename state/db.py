@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from state.changes import Change
 from state.errors import StateError, TurnoutError, UsageError
-from state.failpoints import failpoint
+from state.failpoints import failpoints
 from state.log import append
 
 T = TypeVar("T")
@@ -188,8 +188,8 @@ class _Writer:
         def work(conn: Connection) -> list[list[int]]:
             return [append(conn, r.session, r.changes, r.time) for r in batch]
 
-        names = "+".join(sorted({c.kind for r in batch for c in r.changes}))
-        failpoint(f"commit.before:{names}")
+        for request in batch:
+            failpoints("commit.before", request.changes)
         try:
             results = self._db.write(work)
         except (TurnoutError, DBAPIError) as error:
@@ -203,7 +203,8 @@ class _Writer:
             for request in batch:
                 request.answer(error)
             return
-        failpoint(f"commit.after:{names}")
+        for request in batch:
+            failpoints("commit.after", request.changes)
         for request, seqs in zip(batch, results, strict=True):
             request.answer(seqs)
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterable
+
+from state.changes import Change
 
 _target = os.environ.get("TURNOUT_FAILPOINT")
 _trace = os.environ.get("TURNOUT_FAILPOINT_TRACE")
@@ -27,3 +30,14 @@ def failpoint(name: str) -> None:
             file.write(label + "\n")
     if _target in (label, f"{name}" if _hits[name] == 1 else None):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failpoints(place: str, changes: Iterable[Change]) -> None:
+    """One failpoint for each fact that is being committed, named after it: the same in every run of a playbook."""
+    if _target is None and _trace is None:
+        return
+    for change in changes:
+        p = change.payload
+        about = p.get("id") or p.get("todo") or p.get("name") or p.get("src") or ""
+        what = p.get("now") or p.get("state") or p.get("status") or ""
+        failpoint(f"{place}:{change.kind}:{str(about).partition('.')[2] or about}:{what}")

@@ -6,8 +6,8 @@ from typing import Any
 
 from tools.base import ToolCall, tool
 from tools.diagnose import diagnose as read_text
-from tools.gpus import facts_from_probe
 from tools.jobs import check_id
+from tools.probe import facts
 
 TAIL_BYTES = 256 * 1024
 
@@ -16,7 +16,7 @@ TAIL_BYTES = 256 * 1024
 async def probe(call: ToolCall) -> dict[str, Any]:
     """Everything one round trip can tell of a host: system, disk, Python, GPUs, engines installed and running."""
     host = await call.host(str(call.arg("host")))
-    return facts_from_probe(await host.probe())
+    return facts(await host.probe())
 
 
 @tool
