@@ -33,7 +33,7 @@ def job_spec(
         env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
     cwd = body.get("cwd")
     return {
-        "run": state.prelude() + str(render_tree(body["run"], context)),
+        "run": state.prelude(stay=bool(cwd)) + str(render_tree(body["run"], context)),
         "cwd": str(render_tree(cwd, context)) if cwd else None,
         "env": {"PYTHONUNBUFFERED": "1", "TURNOUT_SESSION": state.session, **env},
         "timeout_s": body.get("timeout_s"),

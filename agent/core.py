@@ -24,10 +24,11 @@ from agent.state import JobInfo, SessionState, TodoInfo
 from agent.templates import evaluate, render_tree
 from state import changes as c
 from state.changes import Change
-from state.errors import GraphError, TurnoutError
+from state.errors import GraphError, TurnoutError, UsageError
 from state.graph import Transition
 from state.specs import TERMINAL, FailureKind, Status
 
+_NO_MODEL = "give the step a `fallback`: a tool or a job that writes the same result"
 _PAST: dict[str, str] = {"skipped": "was skipped", "cancelled": "was cancelled"}
 
 
@@ -252,6 +253,8 @@ class Core:
                 render_tree(body.get("args", {}), context)  # what cannot be rendered fails before it begins
                 self.state.tools.add(todo)
                 self._begin(todo)
+            case "research":
+                raise UsageError("no model is configured and the step has no `fallback`", hint=_NO_MODEL)
             case _:
                 self._submit(todo, info, context)
 

@@ -42,16 +42,14 @@ class TodoInfo:
     @property
     def body(self) -> Mapping[str, Any]:
         """The body to run: of a research step without a model, its fallback."""
-        if self.spec.kind == "research":
-            return self.spec.body["fallback"]  # type: ignore[no-any-return]
-        return self.spec.body
+        return (self.spec.body.get("fallback") or {}) if self.spec.kind == "research" else self.spec.body
 
     @property
     def run_as(self) -> str:
         """The kind to run it as."""
-        if self.spec.kind == "research":
-            return "tool" if "tool" in self.body else "job"
-        return self.spec.kind
+        if self.spec.kind != "research":
+            return self.spec.kind
+        return "tool" if "tool" in self.body else "job" if self.body else "research"
 
 
 @dataclass(slots=True)
@@ -277,6 +275,7 @@ class SessionState:
         host = info.host or self.settings.get("params", {}).get("host", "local")
         params = dict(self.settings.get("params", {}))
         return {
+            "host": host,
             **params,
             "params": params,
             "todos": self.results,
@@ -287,9 +286,10 @@ class SessionState:
             "playbook": self.settings.get("playbook", ""),
         }
 
-    def prelude(self) -> str:
-        """Shell lines before every job: the session's own folder, and the payload on Python's path."""
-        lines = [f'mkdir -p "$TURNOUT_ROOT/work/{self.session}" && cd "$TURNOUT_ROOT/work/{self.session}" || exit 125']
+    def prelude(self, *, stay: bool = False) -> str:
+        """Shell lines before every job: into the session's own folder (unless it is to `stay`), payload on the path."""
+        folder = f"$TURNOUT_ROOT/work/{self.session}"
+        lines = [f'mkdir -p "{folder}"' + ("" if stay else f' && cd "{folder}"') + " || exit 125"]
         payload = self.settings.get("payload")
         if payload:
             folder = folder_of("$TURNOUT_ROOT", payload["hash"])

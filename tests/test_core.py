@@ -355,3 +355,24 @@ def test_two_todos_never_share_a_job_id() -> None:
     s = Session(job("a@b"), job("a_b"))
     s.step(Go())
     assert len(set(s.launched())) == 2
+
+
+def test_research_without_a_model_runs_its_fallback_and_without_one_says_so() -> None:
+    """A playbook with research steps runs in a shell without a key."""
+    fallback = {"host": "h", "run": "collect"}
+    s = Session(
+        TodoSpec("read", "read", "research", {"prompt": "Why?", "fallback": fallback}),
+        TodoSpec("think", "think", "research", {"prompt": "Why?", "fallback": None}),
+    )
+    s.step(Go())
+    assert s.status() == {"read": "in_progress", "think": "failed"}
+    assert s.state.todos["think"].reason == "no model is configured and the step has no `fallback`"
+
+
+def test_a_job_runs_in_the_sessions_folder_unless_it_names_its_own() -> None:
+    """Steps find each other's files; `cwd` is obeyed."""
+    s = Session(job("a"), job("b", {"cwd": "/srv/{{ host }}"}))
+    s.step(Go())
+    assert 'cd "$TURNOUT_ROOT/work/s"' in s.state.jobs["s.a.1"].spec["run"]
+    assert "cd " not in s.state.jobs["s.b.1"].spec["run"]
+    assert s.state.jobs["s.b.1"].spec["cwd"] == "/srv/h"
