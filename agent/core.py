@@ -292,7 +292,9 @@ class Core:
         self._kill(of, f"stopped by `{todo}`")
 
     def _winner(self, race: str) -> dict[str, Any]:
-        first = next(n for n, _ in self.state.graph[race].into if n.status == "completed")
+        first = next((n for n, _ in self.state.graph[race].into if n.status == "completed"), None)
+        if first is None:
+            raise UsageError(f"race `{race}` has no members", hint="name the todos that race: `race: [a, b]`")
         return {**(self.state.todos[first.id].result or {}), "winner": first.id}
 
     # The end
