@@ -1,0 +1,249 @@
+"""The command line: `turnout COMMAND`, also as `python -m agent`. Each command's words and options, and nothing more.
+
+What a command does is in the module that it imports when it runs, so that `--help` needs neither the database nor SSH.
+docs/cli.md is the operator's page; tests/test_cli_options.py holds the list of commands and options.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent import cli_frame, cli_playbook, host_commands
+from agent.cli_frame import Db, Json, OneSession, Yes
+from state.errors import TurnoutError
+
+app = typer.Typer(name="turnout", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(host_commands.app, name="hosts")
+app.add_typer(cli_playbook.app, name="playbook")
+
+Watch = Annotated[
+    bool | None, typer.Option("--watch/--no-watch", help="The live picture; by default when on a terminal.")
+]
+SomeSession = Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Its id, or a beginning of it.")]
+JobOrTodo = Annotated[str, typer.Argument(metavar="JOB|TODO", help="A job's id or a todo's, or a beginning of it.")]
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    db: Db = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Debug logs on stderr.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Runs both tracks at once: research the new engine, retry the old one, measure, and switch on evidence.
+
+    `turnout run PLAYBOOK` starts, `turnout resume` goes on after anything, `turnout watch` looks on.
+    """
+    if db is not None:
+        os.environ["TURNOUT_DB"] = db
+    if verbose:
+        from agent import logs
+
+        logs.configure(verbose=True)
+    if version:
+        show_version()
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    playbook: Annotated[str, typer.Argument(metavar="PLAYBOOK", help="A playbook's name, or the path of its file.")],
+    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Sets the parameter `host`.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Sets a parameter; may be repeated.")
+    ] = None,
+    yes: Yes = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")] = False,
+    watch: Watch = None,
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Start a playbook and stay with it."""
+    given = cli_frame.pairs(sets or [])
+    if dry_run:
+        from agent import cli_playbook_show
+
+        return cli_playbook_show.dry_run(playbook, given, host=host, json=json)
+    from agent import cli_run
+
+    with cli_frame.database(db) as opened:
+        return cli_run.run(opened, playbook, given, host=host, yes=yes, json=json, watch=watch)
+
+
+@app.command()
+def resume(
+    session: SomeSession = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Try failed todos again.")] = False,
+    yes: Yes = False,
+    watch: Watch = None,
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Go on with a session where it stands; by default the newest one that has not ended."""
+    from agent import cli_run
+
+    with cli_frame.database(db) as opened:
+        return cli_run.resume(opened, session, retry=retry, yes=yes, json=json, watch=watch)
+
+
+@app.command()
+def watch(session: SomeSession = None, db: Db = None) -> int:
+    """Look on while a session runs, here or in another terminal; changes nothing."""
+    from agent import cli_watch
+
+    with cli_frame.database(db) as opened:
+        return cli_watch.watch(opened, session)
+
+
+@app.command()
+def sessions(
+    everything: Annotated[bool, typer.Option("--all", help="Not only the last 20; subagents' too.")] = False,
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """List sessions, newest first."""
+    from agent import look, tables
+
+    with cli_frame.database(db) as opened:
+        rows = opened.read(lambda conn: look.sessions(conn, everything=everything))
+    if json:
+        cli_frame.say_json(rows)
+    else:
+        tables.sessions(rows)
+
+
+@app.command()
+def todo(session: SomeSession = None, json: Json = False, db: Db = None) -> None:
+    """Show the todo graph of a session; by default the latest."""
+    from agent import board, look, tables
+
+    with cli_frame.database(db) as opened:
+        shown = opened.read(lambda conn: board.read_board(conn, look.find_session(conn, session)))
+    if json:
+        cli_frame.say_json(look.todos(shown))
+    else:
+        tables.todos(shown)
+
+
+@app.command()
+def jobs(
+    session: OneSession = None,
+    everything: Annotated[bool, typer.Option("--all", help="Of all sessions, newest first.")] = False,
+    json: Json = False,
+    db: Db = None,
+) -> None:
+    """List the jobs of a session."""
+    from agent import look, tables
+
+    with cli_frame.database(db) as opened:
+        rows = opened.read(lambda conn: look.jobs(conn, None if everything else look.find_session(conn, session)))
+    if json:
+        cli_frame.say_json(rows)
+    else:
+        tables.jobs(rows)
+
+
+@app.command()
+def logs(
+    name: JobOrTodo,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", metavar="LINES", min=0, help="Only the last lines.")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="BYTE", min=0, help="All from this byte on.")
+    ] = None,
+    session: OneSession = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are, escape sequences too.")] = False,
+    db: Db = None,
+) -> int:
+    """Show the log of a job, or of a todo's newest job, from its host."""
+    from agent import cli_logs
+
+    with cli_frame.database(db) as opened:
+        return cli_logs.logs(opened, name, session, follow=follow, tail=tail, offset=offset, raw=raw)
+
+
+@app.command()
+def kill(
+    name: JobOrTodo,
+    grace: Annotated[
+        float | None,
+        typer.Option("--grace", metavar="SECONDS", min=0, help="Between TERM and KILL; else the job's own."),
+    ] = None,
+    session: OneSession = None,
+    yes: Yes = False,
+    db: Db = None,
+) -> int:
+    """End a job and all its processes on its host, and say what is left of it."""
+    from agent import cli_kill
+
+    with cli_frame.database(db) as opened:
+        return cli_kill.kill(opened, name, session, grace_s=grace, yes=yes)
+
+
+@app.command()
+def diagnose(
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="A server's log or any GPU listing; `-` is stdin.")],
+    json: Json = False,
+) -> int:
+    """Say what a log or a GPU listing means and what to do about it."""
+    from agent import cli_diagnose
+
+    return cli_diagnose.diagnose(file, json=json)
+
+
+@app.command()
+def doctor(
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild every table from the log.")] = False,
+    hosts: Annotated[bool, typer.Option("--hosts", help="Also reach each known host.")] = False,
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Check the installation, the database and this machine, and say what to do about what is wrong."""
+    from agent import doctor as doctor_module
+
+    return doctor_module.doctor(db, rebuild=rebuild, hosts=hosts, json=json)
+
+
+@app.command("version")
+def show_version() -> None:
+    """Print the version."""
+    from importlib.metadata import version
+
+    cli_frame.say(f"turnout {version('turnout')}")
+
+
+def main() -> None:
+    """The entry point of `turnout`."""
+    arguments = sys.argv[1:]
+    command = typer.main.get_command(app)
+
+    def invoke() -> int | None:
+        _check_packages()
+        with command.make_context("turnout", list(arguments)) as context:
+            result = command.invoke(context)
+        return result if isinstance(result, int) else None
+
+    sys.exit(cli_frame.guard(invoke, json="--json" in arguments))
+
+
+def _check_packages() -> None:
+    """Our packages have common names: make sure that it is ours that were found. Raises `TurnoutError`."""
+    import state
+    import tools
+
+    home = Path(__file__).resolve().parent.parent
+    for package in (state, tools):
+        if package.__file__ is None or Path(package.__file__).resolve().parent.parent != home:
+            raise TurnoutError(
+                f"the package `{package.__name__}` comes from `{package.__file__}` and not from `{home}`",
+                hint="another package of that name is found first: use a virtual environment of Turnout's own",
+            )
+
+
+if __name__ == "__main__":
+    main()

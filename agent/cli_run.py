@@ -1,0 +1,88 @@
+"""`turnout run` and `turnout resume`: a session from its start or from where it stands, shown as the operator wants it.
+
+The session itself is driven by `agent/runner.py`; here is which view it gets and what is said before and after.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+from agent import runner
+from agent.board import Board, read_board
+from agent.cli_frame import say, say_json
+from agent.look import find_session
+from agent.state import SessionState
+from agent.summary import summary
+from agent.views import JsonView, PlainView, View
+from state.db import Database
+from state.errors import SessionBusy
+
+
+def run(
+    db: Database, playbook: str, sets: Mapping[str, str], *, host: str | None, yes: bool, json: bool, watch: bool | None
+) -> int:
+    """Start a playbook as a new session and stay with it. Returns the exit code."""
+    session = runner.create(db, playbook, sets, host=host, yes=yes)
+    return _stay(db, session, yes=yes, json=json, watch=watch, word="session")
+
+
+def resume(db: Database, wanted: str | None, *, retry: bool, yes: bool, json: bool, watch: bool | None) -> int:
+    """Go on with a session. One that has ended is only told, unless its failed todos are to be tried again."""
+    session = runner.latest(db) if wanted is None and not retry else db.read(lambda conn: find_session(conn, wanted))
+    board = db.read(lambda conn: read_board(conn, session))
+    if board.status in runner.ENDED and not (retry and board.failures()):
+        return _tell_end(board, json=json)
+    try:
+        runner.take_over(db, session)
+    except SessionBusy as busy:
+        busy.hint = f"`turnout watch {session}` shows it live. {busy.hint or ''}".rstrip()
+        raise
+    return _stay(db, session, yes=yes, json=json, watch=watch, word="resuming session", retry=retry)
+
+
+def _stay(
+    db: Database, session: str, *, yes: bool, json: bool, watch: bool | None, word: str, retry: bool = False
+) -> int:
+    """Drive an owned session, show it, and say how it ended."""
+    board = db.read(lambda conn: read_board(conn, session))
+    live = not json and (watch if watch is not None else sys.stdout.isatty())
+    if json:
+        say_json({"kind": "session", "session": session, "playbook": board.playbook, "title": board.title})
+    else:
+        say(f"{word} {session}: {board.title}; come back with `turnout resume {session}`")
+    sys.stdout.flush()
+
+    def view(state: SessionState) -> View:
+        if json:
+            return JsonView(yes=yes)
+        if live:
+            from agent.live import LiveView
+
+            return LiveView(board, yes=yes)
+        return PlainView(board, yes=yes)
+
+    outcome = runner.drive(db, session, view, retry=retry)
+    for remark in outcome.notes:
+        print(f"note: {remark}", file=sys.stderr)
+    if json:
+        say_json(outcome.as_json())
+    else:
+        summary(db.read(lambda conn: read_board(conn, session)), report=outcome.report)
+    return outcome.exit_code
+
+
+def _tell_end(board: Board, *, json: bool) -> int:
+    outcome = runner.Outcome(
+        board.session,
+        board.status,
+        {t.id: {"status": t.status, "result": t.result, "reason": t.reason} for t in board.todos.values()},
+        None,
+        board.reason,
+    )
+    if json:
+        say_json(outcome.as_json())
+    else:
+        say(f"nothing to do: session {board.session} has ended")
+        summary(board)
+    return outcome.exit_code
