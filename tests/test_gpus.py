@@ -1,4 +1,4 @@
-"""Promises about reading GPU texts: what is known is read, what is unknown stays unknown, broken cards are never free."""
+"""Promises about GPU texts: what is known is read, what is unknown stays unknown, broken cards are never free."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_mig_table() -> None:
     assert (reading.gpu_count, gpu.mig, len(gpu.mig_devices)) == (1, True, 5)
     assert (gpu.utilization, gpu.memory_used_mib, gpu.mig_memory_used_mib) == (None, 16959, 16925 + 17 + 9 + 9)
     assert (gpu.driver, gpu.cuda) == ("590.48.01", "13.1")
-    assert [(p.pid, p.used_mib, p.gi, p.ci) for p in reading.processes][0] == (12249, 2194, 2, 1)
+    assert [(p.pid, p.used_mib, p.gi, p.ci) for p in reading.processes[:1]] == [(12249, 2194, 2, 1)]
 
 
 def test_rows_of_two_hosts_with_the_same_index_are_two_cards() -> None:
@@ -266,7 +266,10 @@ WORDS = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU requires re
 @given(st.lists(st.sampled_from(WORDS), min_size=7, max_size=7))
 def test_unknown_never_becomes_a_number(words: list[str]) -> None:
     """Whatever word stands for a value that is not known, no reading turns it into a number."""
-    header = "uuid, memory.total [MiB], memory.used [MiB], memory.free [MiB], utilization.gpu [%], temperature.gpu, power.draw [W]"
+    header = (
+        "uuid, memory.total [MiB], memory.used [MiB], memory.free [MiB], utilization.gpu [%], temperature.gpu, "
+        "power.draw [W]"
+    )
     row = ", ".join(["GPU-00000000-0000-0000-0000-00000000000a", *words[1:]])
     (gpu,) = parse_query_gpu(f"{header}\n{row}\n")
     values = (

@@ -197,7 +197,7 @@ def _monitor(lines: Sequence[Line]) -> Part:
     processes: dict[tuple[int | None, int], GpuProcess] = {}
     for at, line in lines:
         words = line.split()
-        if words[:2] == ["#", "gpu"] or words[:1] == ["#gpu"]:
+        if len(words) > 3 and (words[:2] == ["#", "gpu"] or words[0] == "#gpu"):
             columns = words[1:] if words[0] == "#" else ["gpu", *words[1:]]
             part.what = "nvidia-smi pmon" if "pid" in columns else "nvidia-smi dmon"
             part.seen(at)
