@@ -17,6 +17,7 @@ States, in the order in which the host decides them:
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -88,9 +89,9 @@ class Progress:
 class JobState:
     """What the host knows of one job. Times are seconds of the host's clock; `duration` is measured, not subtracted.
 
-    `rc` or `signal` (a name such as `SIGKILL`) is set once it ran to an end; a bash script whose command was killed
-    reports 128 + n, which is shown as that signal too. `oom` is the evidence found for the kernel's OOM killer.
-    `leftovers` are processes of the job that outlive it. `refused` says why a launch was not done. `output` is the
+    `rc` or `signal` (a name such as `SIGKILL`) is set once it ran to an end. `oom` is the evidence found for the
+    kernel's OOM killer. `leftovers` are processes of the job that outlive it, `removed` the shared memory files that a
+    kill cleared away. `refused` says why a launch was not done, `already` that the id was known before. `output` is the
     JSON object that the job wrote to `$TURNOUT_OUTPUT`; `output_error` why it could not be read.
     """
 
@@ -178,7 +179,11 @@ def describe_end(state: JobState) -> str:
         return f"lost: {state.reason or 'no reason found'}"
     if state.state != "exited":
         return state.state
-    end = state.signal or ("not started" if state.rc is None else f"exit code {state.rc}")
+    end = state.signal or ("not started" if state.pid is None else "no exit code")
+    if state.rc is not None:
+        # A shell reports a command that signal n killed as 128 + n.
+        killed = next((s.name for s in signal.Signals if s == state.rc - 128), None)
+        end = f"exit code {state.rc} ({killed})" if killed else f"exit code {state.rc}"
     notes = [note for note, there in (("cancelled", state.cancelled), ("timed out", state.timed_out)) if there]
     if state.oom:
         notes.append(f"out of memory: {state.oom}")

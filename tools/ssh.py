@@ -69,7 +69,9 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the host said when contact was made. `clock_offset` seconds added to our clock give the host's."""
+    """What the host said of itself. `clock_offset` seconds added to our clock give the host's; `pid` is the process on
+    the host that serves the control lane.
+    """
 
     root: str
     home: str
@@ -80,6 +82,7 @@ class Hello:
     boot: str
     python: str
     executable: str
+    pid: int
     clock_offset: float
 
 

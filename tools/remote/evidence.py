@@ -85,14 +85,18 @@ def why_killed(since: float, pids: Iterable[int], kills_before: int | None) -> s
     return oom_record(since, pids)
 
 
-def why_lost(run: dict[str, Any], child: dict[str, Any], boot: str, folder: str) -> str:
-    """The likeliest reason why a job that was running has neither processes nor an exit record."""
+def why_lost(run: dict[str, Any], child: dict[str, Any], boot: str, folder: str) -> dict[str, str]:
+    """The likeliest `reason` why a job has neither processes nor an exit record; with `oom` where it is that."""
     if run.get("boot") != boot:
-        return "reboot: the job ran before the host's last start"
+        return {"reason": "reboot: the job ran before the host's last start"}
     since = run.get("monotonic", time.monotonic())
     record = oom_record(since, {run.get("pid", 0), child.get("pid", 0)})
     if record:
-        return "OOM killer: " + record
+        return {"reason": "OOM killer", "oom": record}
+    return {"reason": _without_record(run, child, folder)}
+
+
+def _without_record(run: dict[str, Any], child: dict[str, Any], folder: str) -> str:
     room = os.statvfs(folder)
     if room.f_bavail == 0:
         return "disk full: no block is free where the exit record belongs"

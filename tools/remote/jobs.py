@@ -48,7 +48,7 @@ def state(root: str, job: str, boot: str) -> State:
             return _ended(folder, job, record)
         if _has_family(job, child):
             return dict(_running(folder, known), state="orphan", reason="the supervisor died; the command lives on")
-    return dict(known, state="lost", reason=evidence.why_lost(run, child, boot, folder), tail=_tail_text(folder))
+    return dict(known, state="lost", tail=_tail_text(folder), **evidence.why_lost(run, child, boot, folder))
 
 
 def _has_family(job: str, child: dict[str, Any]) -> bool:
@@ -73,6 +73,7 @@ def _running(folder: str, known: State) -> State:
 
 def _ended(folder: str, job: str, record: dict[str, Any]) -> State:
     found = dict(record, id=job, state="exited")
+    found["leftovers"] = [pid for pid, ticks in record.get("leftovers", ()) if proc.alive(pid, ticks)]
     found.update(log_facts(folder))
     ready = store.read_json(os.path.join(folder, "ready"))
     if ready is not None:

@@ -99,7 +99,7 @@ def gpu_texts() -> dict[str, Any]:
     for name, arguments in asked:
         result, bodies = quick.run([tool, *arguments], b"", _LIMIT_S, 1 << 20)
         if result["timed_out"]:
-            found["error"] = f"nvidia-smi does not answer in {_LIMIT_S} s: driver may hang"
+            found["error"] = f"nvidia-smi does not answer in {_LIMIT_S:.0f} s: driver may hang"
             break
         found[name] = (bodies[0] + bodies[1]).decode("utf-8", "replace")
         if result["rc"] != 0:

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Dict
 
-from . import ending, files, jobs, probe, proc, quick, store, supervisor, watch, wire, worker
+from . import ending, files, jobs, linux, probe, proc, quick, store, supervisor, watch, wire, worker
 
 _HIGH_WATER = 1 << 20
 _STARTING = 24
@@ -335,6 +335,7 @@ def main(root: str, nonce: str) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(2, 1)  # a stray print must not break the frames
+    linux.set_name("turnout-serve")
     worker.raise_descriptor_limit()
     gc.collect()
     gc.freeze()  # what is imported stays shared with every process forked from here

@@ -121,6 +121,7 @@ class _Supervisor:
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         linux.become_subreaper()
+        linux.set_name("turnout-job")
         if os.path.exists(self.path("cancel")):
             self._record({})
         else:
@@ -202,8 +203,8 @@ class _Supervisor:
             if pid == 0:
                 return None
 
-    def _leftovers(self) -> list[int]:
-        """Processes of the job that are still there; asks /proc only when there is any child left at all."""
+    def _leftovers(self) -> list[tuple[int, int]]:
+        """Processes (pid, start ticks) of the job that are still there; asks /proc only when there is any child left at all."""
         if self.checker:
             os.kill(self.checker, signal.SIGKILL)
             os.waitpid(self.checker, 0)
@@ -212,7 +213,7 @@ class _Supervisor:
                 pass
         except ChildProcessError:
             return []
-        return [process.pid for process in proc.families([self.family])[self.spec["id"]]]
+        return [(process.pid, process.ticks) for process in proc.families([self.family])[self.spec["id"]]]
 
     def _record(self, end: dict[str, Any]) -> None:
         """Write `exit`. While that fails (disk full) keep trying, lock held: `running` is true, `lost` is not."""

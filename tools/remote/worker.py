@@ -77,7 +77,7 @@ def fork_body(work: Callable[[], None], keep: Iterable[int], crash: Callable[[],
     try:
         gc.disable()  # a collection would write to pages that are shared with the parent
         os.setsid()
-        signal.set_wakeup_fd(-1)
+        linux.set_name("turnout-work")
         _let_go(set(keep))
         work()
         code = 0
