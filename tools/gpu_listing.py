@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from tools.gpu_csv import Line, zombie
 from tools.gpu_model import Gpu, GpuProcess, MigDevice, Part, fault, flag, number, text, whole
@@ -16,12 +17,11 @@ from tools.gpu_model import Gpu, GpuProcess, MigDevice, Part, fault, flag, numbe
 _LISTED = re.compile(r"GPU (?P<index>\d{1,4}): (?P<name>.*\S)\s+\(UUID: (?P<uuid>[^)]+)\)")
 _LISTED_MIG = re.compile(r"MIG (?P<profile>\S+)\s+(?:Device\s+)?(?P<device>\d{1,4}):\s+\(UUID: (?P<uuid>[^)]+)\)")
 _GPUSTAT = re.compile(
-    r"\[(?P<index>\d{1,4})\]\s*(?P<name>[^|]+?)\s*\|\s*(?P<temp>\d+|\?+|N/A)\s*(?:'C|°C)?[^|,]*"
+    r"\[(?P<index>\d{1,4})\]\s*(?P<name>[^|]+)\|\s*(?P<temp>\d+|\?+|N/A)\s*(?:'C|°C)?[^|,]*"
     r"(?:,\s*(?P<load>\d+|\?+|N/A)\s*%)?[^|]*\|\s*(?P<used>\d+|\?+)\s*/\s*(?P<total>\d+|\?+)\s*MB\s*(?:\|(?P<users>.*))?"
 )
 _USER = re.compile(r"(?P<who>[^\s()]+|\(null\))\((?P<used>\d+)M\)|(?P<alone>\(null\))")
 _SECTION = re.compile(r"GPU (?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
-_FIELD = re.compile(r"(?P<indent>\s*)(?P<key>\S[^:]*?)\s*(?:: ?(?P<value>.*))?")
 _INDEX = re.compile(r"\d{1,4}")
 _TOPO = re.compile(r"GPU(?P<index>\d{1,4})\s+(?:X|NV\d+|SYS|NODE|PHB|PXB|PIX)\s")
 
@@ -104,17 +104,15 @@ def _query(lines: Sequence[Line]) -> Part:
             sections.append((found["bus"], section))
             part.seen(at)
             continue
-        item = _FIELD.fullmatch(line.rstrip())
-        if not item:
-            continue
-        depth, key, value = len(item["indent"]), item["key"], item["value"]
+        key, colon, value = (word.strip() for word in line.partition(":"))
+        depth = len(line) - len(line.lstrip())
         if section is None:
-            head[key] = value or ""
-        elif depth == 0 and value is None:
+            head[key] = value
+        elif depth == 0 and key and not colon:
             section = None
-        else:
+        elif key:
             path = [(d, k) for d, k in path if d < depth] + [(depth, key)]
-            section.setdefault("/".join(k for _, k in path), []).append((value or "").strip())
+            section.setdefault("/".join(k for _, k in path), []).append(value)
     for bus, fields in sections:
         _card(bus, fields, head, part)
     return part
@@ -125,21 +123,8 @@ def _card(bus: str, fields: dict[str, list[str]], head: dict[str, str], part: Pa
         return next((fields[path][0] for path in paths if path in fields), "")
 
     broken = _fault(fields, one("GPU Recovery Action"))
-    pids = fields.get("Processes/Process ID", [])
-    used = fields.get("Processes/Process ID/Used GPU Memory", [])
-    names = fields.get("Processes/Process ID/Name", [])
-    kinds = fields.get("Processes/Process ID/Type", [])
-    for i, pid in enumerate(pids):
-        part.processes.append(
-            GpuProcess(
-                pid=whole(pid),
-                name=text(names[i]) if i < len(names) else None,
-                used_mib=whole(used[i]) if i < len(used) else None,
-                kind=kinds[i] if i < len(kinds) else None,
-                gpu_bus_id=bus,
-                zombie=zombie(names[i]) if i < len(names) else None,
-            )
-        )
+    processes = _held_by(bus, fields)
+    part.processes += processes
     part.gpus.append(
         Gpu(
             bus_id=bus,
@@ -156,11 +141,21 @@ def _card(bus: str, fields: dict[str, list[str]], head: dict[str, str], part: Pa
             cuda=text(head.get("CUDA UMD Version", head.get("CUDA Version", "")).split(" [")[0]),
             mig=flag(one("MIG Mode/Current")),
             mig_devices=_mig_devices(fields),
-            processes=sum("C" in kind for kind in kinds) if kinds or one("Processes") == "None" else None,
+            processes=sum("C" in (p.kind or "") for p in processes) if "Processes" in fields else None,
             faulted=broken is not None,
             fault=broken,
         )
     )
+
+
+def _held_by(bus: str, fields: dict[str, list[str]]) -> list[GpuProcess]:
+    columns = [fields.get(f"Processes/Process ID{key}", []) for key in ("", "/Name", "/Used GPU Memory", "/Type")]
+    return [
+        GpuProcess(
+            pid=whole(pid), name=text(name), used_mib=whole(used), kind=kind, gpu_bus_id=bus, zombie=zombie(name)
+        )
+        for pid, name, used, kind in zip_longest(*columns, fillvalue="")
+    ]
 
 
 def _fault(fields: dict[str, list[str]], recovery: str) -> str | None:

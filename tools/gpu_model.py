@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 # Below this a card counts as empty: the driver, ECC tables, MIG bookkeeping and a desktop take some hundred MiB.
 HELD_MIB = 1024
@@ -155,10 +156,7 @@ class Gpu:
         """Whether no identity contradicts and one agrees. Model and size count too: identical hosts repeat bus ids."""
         if self.name and other.name and not _same_name(self.name, other.name):
             return False
-        fixed: list[tuple[object, object]] = [
-            (self.host, other.host),
-            (self.memory_total_mib, other.memory_total_mib),
-        ]
+        fixed: list[tuple[object, object]] = [(self.host, other.host), (self.memory_total_mib, other.memory_total_mib)]
         names = [(self.uuid, other.uuid), (self.bus_id, other.bus_id), (self.index, other.index)]
         if not any(a is not None and b is not None for a, b in names[:2]):
             # Only the index is left, which each host counts from 0: let the settings speak as well.
@@ -235,25 +233,25 @@ class Part:
         self.line = self.line or line
 
 
+# A fault that is gone is gone (a card recovers by a reset), and peaks are taken over all samples.
+_NOT_CARRIED = {"fault", "peak_utilization", "peak_memory_used_mib"}
+
+
 def fold(samples: Sequence[Gpu]) -> Gpu:
     """One card from several readings of it: latest known values, number of samples, highest load and memory."""
-    latest = samples[0]
-    for sample in samples[1:]:
-        known = {k: v for k, v in asdict(sample).items() if v not in (None, ()) and k not in _FOLDED}
-        latest = replace(
-            latest,
-            **known,
-            mig_devices=sample.mig_devices or latest.mig_devices,
-            faulted=sample.faulted,
-            fault=sample.fault,
-            samples=latest.samples + sample.samples,
-            peak_utilization=_highest(latest._peak_load, sample._peak_load),
-            peak_memory_used_mib=_highest(latest._peak_used, sample._peak_used),
-        )
-    return latest
-
-
-_FOLDED = {"mig_devices", "faulted", "fault", "samples", "peak_utilization", "peak_memory_used_mib"}
+    last = samples[-1]
+    unread = [f.name for f in fields(Gpu) if getattr(last, f.name) in (None, ()) and f.name not in _NOT_CARRIED]
+    known: dict[str, Any] = {
+        name: next((v for s in reversed(samples) if (v := getattr(s, name)) is not None), None) for name in unread
+    }
+    known["mig_devices"] = next((s.mig_devices for s in reversed(samples) if s.mig_devices), ())
+    return replace(
+        last,
+        **known,
+        samples=sum(sample.samples for sample in samples),
+        peak_utilization=_highest(*(sample._peak_load for sample in samples)),
+        peak_memory_used_mib=_highest(*(sample._peak_used for sample in samples)),
+    )
 
 
 def fold_all(gpus: Iterable[Gpu]) -> list[Gpu]:

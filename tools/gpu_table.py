@@ -34,6 +34,8 @@ _PROCESS = re.compile(
     r"\|\s*(?P<gpu>\d{1,4})\s+(?:(?P<gi>\d+|N/A)\s+(?P<ci>\d+|N/A)\s+)?(?P<pid>\d{1,10})\s+"
     r"(?P<kind>[CGM](?:\+[CGM])*)\s+(?:(?P<name>\S.*?)\s+)?(?P<used>\d+ ?MiB|\d+ ?MB|N/A|ERR!)\s*\|"
 )
+# A box is some 90 columns wide: longer lines are no rows, and not worth a backtracking match.
+_WIDEST = 300
 _HEADS = ("Bus-Id", "Memory-Usage", "GPU-Util")
 
 
@@ -66,7 +68,7 @@ def read_tables(lines: Iterable[Line]) -> Part:
     tables: list[_Table] = [_Table()]
     for at, raw in lines:
         line = raw.strip()
-        if line[:1] != "|":
+        if line[:1] != "|" or len(line) > _WIDEST:
             continue
         if title := _TITLE.match(line):
             tables.append(_Table(driver=title["driver"], cuda=text(title["cuda"] or "")))

@@ -50,7 +50,7 @@ def read(source: str) -> Reading:
     A text joined from several by lines of `---` gives one reading a piece in `cases`.
     """
     clean = _ANSI.sub("", source).replace("\x00", "")
-    lines = [(at, line[:_LINE_MAX]) for at, line in enumerate(clean.splitlines(), 1)]
+    lines = [(at, line[:_LINE_MAX]) for at, line in enumerate(clean.splitlines(), 1) if line.strip()]
     cases = tuple(case for piece in _pieces(lines) if (case := _read_piece(piece)).what != "unknown")
     if len(cases) < 2:
         return _read_piece(lines)
@@ -108,9 +108,8 @@ def _read_piece(lines: Sequence[Line]) -> Reading:
 
 def _hosts(lines: Sequence[Line]) -> list[tuple[str | None, list[Line]]]:
     """Lines by host: below headings (`== gpu1 ==`, `gpu1 | CHANGED | rc=0 >>`) or behind `gpu1: ` on every line."""
-    full = [(at, line) for at, line in lines if line.strip()]
-    prefixed = [(at, _PREFIX.fullmatch(line)) for at, line in full]
-    if len(full) > 1 and all(found for _, found in prefixed):
+    prefixed = [(at, _PREFIX.fullmatch(line)) for at, line in lines]
+    if len(prefixed) > 1 and all(found for _, found in prefixed):
         groups: dict[str | None, list[Line]] = {}
         for at, found in prefixed:
             if found:

@@ -16,7 +16,16 @@ _STAGES = (
     ("starting", ("non-default args", "args: Namespace(", "Init torch distributed", "Started engine process")),
     (
         "starting",
-        ("Waiting for 1 core engine", "Downloading ", "Fetching ", "Loading model from", "Resolved architecture"),
+        (
+            "Waiting for 1 core engine",
+            "core engine proc",
+            "Waiting for init message",
+            "Automatically detected platform",
+            "Downloading ",
+            "Fetching ",
+            "Loading model from",
+            "Resolved architecture",
+        ),
     ),
     ("loading weights", ("Starting to load model", "checkpoint shards:", "Load weight begin", "Loading model weights")),
     ("weights loaded", ("Loading weights took", "Load weight end", "Model loading took", "weights took")),

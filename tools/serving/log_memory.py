@@ -227,7 +227,8 @@ MEMORY = (
     cause(
         OOM,
         ("out of memory", "OutOfMemoryError", "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED"),
-        r"(?:CUDA|HIP)(?: error: | )out of memory|OutOfMemoryError|cudaErrorMemoryAllocation|"
+        r"(?:CUDA|HIP)(?: error: | )out of memory|Cuda failure.*out of memory|OutOfMemoryError|"
+        r"cudaErrorMemoryAllocation|"
         r"CUBLAS_STATUS_ALLOC_FAILED",
         _oom_remedy,
         detail=_oom_detail,

@@ -193,9 +193,24 @@ MODEL = (
     ),
     cause(
         "draft-model shape mismatch",
-        ("loaded_weight.shape", "Attempted to load weight (", "shapes cannot be multiplied"),
-        r"assert .*shape == loaded_weight\.shape|Attempted to load weight \(|mat1 and mat2 shapes cannot be multiplied",
+        ("loaded_weight.shape", "Attempted to load weight (", "shapes cannot be multiplied", "== input_embeds.shape"),
+        r"assert .*shape == loaded_weight\.shape|hidden_states\.shape\[-1\] == input_embeds|Attempted to load weight "
+        r"\(|mat1 and mat2 shapes cannot be multiplied",
         _bare_mismatch,
         detail=_is_draft,
+    ),
+    cause(
+        "weights do not fit the model",
+        ("KeyError: '", "weights that do not exist", "no module or parameter named"),
+        r"KeyError: '(?P<tensor>[\w.]*(?:weight|bias|scales?|qweight|qzeros|g_idx|d2t|t2d))'|no module or parameter "
+        r"named "
+        r"'(?P<other>[\w.]+)'|weights that do not exist",
+        lambda found, facts: (
+            f"the file holds `{found['tensor'] or found['other'] or 'a tensor'}` and the engine's class has no such "
+            "place: "
+            "a drafter or checkpoint of another tool or version, or quantised otherwise than its config says. "
+            "Compare the "
+            "tensor names with what the class loads"
+        ),
     ),
 )

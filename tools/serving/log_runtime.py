@@ -73,6 +73,13 @@ RUNTIME = (
         "another process holds the card, or it is in exclusive mode: `nvidia-smi`, then `nvidia-smi -c 0`",
     ),
     cause(
+        "custom all-reduce failed",
+        ("custom_all_reduce.cuh", "custom_all_reduce.cu"),
+        None,
+        "the cards cannot reach each other's memory the way this kernel wants: --disable-custom-all-reduce (both "
+        "engines)",
+    ),
+    cause(
         "nccl error",
         (
             "NCCL error",
@@ -112,6 +119,12 @@ RUNTIME = (
         None,
         "a bug of the engine: update it; --disable-radix-cache works round it",
         survivable=True,
+    ),
+    cause(
+        "cuda error",
+        ("CUDA error", "CUDA driver error", "Cuda error"),
+        r"(?:CUDA|Cuda)(?: driver)? error[: ]+(?P<what>.{1,200})",
+        "`{what}`: look at `dmesg | grep -i xid` and `nvidia-smi`; CUDA_LAUNCH_BLOCKING=1 names the kernel",
     ),
     sign(
         Role.TROUBLE,

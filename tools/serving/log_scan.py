@@ -23,7 +23,8 @@ from tools.serving.log_runtime import RUNTIME
 from tools.serving.log_setup import SETUP
 from tools.serving.log_signs import Hit, Role, Sign, sign
 
-FAILURES = {Role.CAUSE, Role.CLUE, Role.SYMPTOM, Role.TROUBLE, Role.EXCEPTION}
+# What a line says about a failure, most telling first: of one line one sign is taken.
+FAILURES = (Role.CAUSE, Role.CLUE, Role.SYMPTOM, Role.TROUBLE, Role.EXCEPTION)
 CHUNK = 1 << 18
 LINE_MAX = 2048
 
@@ -33,6 +34,8 @@ _LEVEL = re.compile(
     r"(?<![=\w])(?:(?P<low>DEBUG|INFO|WARNING|WARN|\w+Warning(?=:)|W\d{4}(?= ))|ERROR|CRITICAL|FATAL|\w+(?:Error|"
     r"Exception))\b"
 )
+# A wrapper that logs a server's stderr line by line calls tracebacks INFO.
+_RELOGGED = re.compile(r"(?:INFO|DEBUG)\b.{0,80}?\b\w{1,60}Error: ")
 _USER_TEXT = re.compile(r"Received request \S+|[Rr]eceive: obj=|[Ff]inish: obj=|\bprompt: ['\"]|\btext=['\"]")
 _EXCEPTION = sign(
     Role.EXCEPTION,
@@ -145,12 +148,17 @@ def _hits(line: int, text: str, signs: list[Sign]) -> Iterator[Hit]:
     if _USER_TEXT.search(text, 0, 400):
         return
     level = _LEVEL.search(text, 0, 200)
-    quiet = bool(level and level["low"])
-    named = False
+    quiet = bool(level and level["low"]) and not _RELOGGED.search(text, 0, 400)
+    failure: tuple[int, Hit] | None = None
     for one in sorted({id(s): s for s in signs}.values(), key=lambda s: _ORDER[id(s)]):
         about_failure = one.role in FAILURES
-        if (about_failure and quiet and not one.any_level) or (one is _EXCEPTION and named):
+        if about_failure and quiet and not one.any_level:
             continue
         if match := one.matches(text):
-            named = named or about_failure
-            yield Hit(line, text, one, match)
+            hit = Hit(line, text, one, match)
+            if not about_failure:
+                yield hit
+            elif failure is None or FAILURES.index(one.role) < failure[0]:
+                failure = FAILURES.index(one.role), hit
+    if failure:
+        yield failure[1]

@@ -147,4 +147,12 @@ SETUP = (
         "top-k 1: "
         "draft tokens = steps + 1; no pipeline parallelism), or start without speculation to see the rest works",
     ),
+    cause(
+        "speculative config invalid",
+        ("no attribute 'set_e", "no attribute 'hot_token_id'", "no attribute 'get_embed"),
+        r"'(?P<model>\w+)' object has no attribute '(?:set_embed\w*|set_eagle3_\w+|hot_token_id|get_embed\w*)'",
+        "`{model}` is no drafter, or a target that cannot give its hidden states to one: name the drafter "
+        "(--speculative-draft-model-path) and check its `architectures`",
+        detail="not a drafter",
+    ),
 )
