@@ -10,7 +10,7 @@ what may start is the core's business, here it is only told why something has no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,7 +86,7 @@ class BoardTodo:
 
 @dataclass
 class Board:
-    """One session. `seq` is the number of the last message that is in it."""
+    """One session. `seq` is the number of the last message in it; `abandoned` says that no process drives it."""
 
     session: str
     title: str = ""
@@ -101,6 +101,7 @@ class Board:
     jobs: dict[str, BoardJob] = field(default_factory=dict)
     questions: dict[str, str] = field(default_factory=dict)
     lost: dict[str, ContactEvent] = field(default_factory=dict)
+    abandoned: bool = False
 
     def apply(self, kind: str, payload: Mapping[str, Any], time: float) -> None:
         """One change, made at `time`. Kinds that show nothing are passed over."""
@@ -157,14 +158,26 @@ class Board:
             return self._held_up(todo)
         if todo.status != "pending":
             return None
-        open_edges = [src for src, on in todo.after if self._edge(src, on) == "open"]
-        met = any(self._edge(src, on) == "met" for src, on in todo.after)
-        if open_edges and not (todo.join == "any" and met):
+        if self.blocked(todo):
+            open_edges = [src for src, on in todo.after if self._edge(src, on) == "open"]
             either = "any of " if todo.join == "any" and len(open_edges) > 1 else ""
-            return "waits for " + either + ", ".join(dict.fromkeys(open_edges))
+            return "waits for " + either + ", ".join(self._named(open_edges))
         if self.status != "running":
             return "may start"
         return "waits for " + self._limit(todo)
+
+    def _named(self, ids: Iterable[str]) -> list[str]:
+        """Names for a list: several members of one group become `warm (5)`."""
+        names: dict[str, list[str]] = {}
+        for id in dict.fromkeys(ids):
+            names.setdefault(self.todos[id].group or id, []).append(id)
+        return [f"{name} ({len(members)})" if len(members) > 2 else ", ".join(members) for name, members in names.items()]
+
+    def blocked(self, todo: BoardTodo) -> bool:
+        """Whether it waits for other todos, and not only for its turn."""
+        return todo.status == "pending" and any(self._edge(src, on) == "open" for src, on in todo.after) and not (
+            todo.join == "any" and any(self._edge(src, on) == "met" for src, on in todo.after)
+        )
 
     def _held_up(self, todo: BoardTodo) -> str | None:
         if todo.id in self.questions:
@@ -214,8 +227,8 @@ def read_board(conn: Connection, session: str) -> Board:
         session, row.title, row.playbook, row.status, row.reason, row.created, row.updated, row.next_seq - 1,
         row.settings.get("params", {}),
     )  # fmt: skip
-    for todo in conn.execute(select(todos).where(todos.c.session == session).order_by(todos.c.position)):
-        board.todos[todo.id] = _todo_of(todo)
+    for row in conn.execute(select(todos).where(todos.c.session == session).order_by(todos.c.position)):
+        board.todos[row.id] = _todo_of(row)
     for edge in conn.execute(select(edges).where(edges.c.session == session)):
         board.todos[edge.dst].after.append((edge.src, edge.on_event))
     for todo in board.todos.values():

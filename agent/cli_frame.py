@@ -71,6 +71,11 @@ def confirm(question: str, *, yes: bool) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def is_live(wanted: bool | None) -> bool:
+    """Whether to show the live picture: as wanted, else on a terminal that can move its cursor."""
+    return wanted if wanted is not None else sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+
+
 @contextmanager
 def database(url: str | None) -> Iterator[Database]:
     """The opened database; debug logs are set up before anything could write one."""

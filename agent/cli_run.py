@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from agent import runner
 from agent.board import Board, read_board
-from agent.cli_frame import say, say_json
+from agent.cli_frame import is_live, say, say_json
 from agent.look import find_session
 from agent.state import SessionState
 from agent.summary import summary
@@ -46,11 +46,11 @@ def _stay(
 ) -> int:
     """Drive an owned session, show it, and say how it ended."""
     board = db.read(lambda conn: read_board(conn, session))
-    live = not json and (watch if watch is not None else sys.stdout.isatty())
+    live = not json and is_live(watch)
     if json:
         say_json({"kind": "session", "session": session, "playbook": board.playbook, "title": board.title})
     else:
-        say(f"{word} {session}: {board.title}; come back with `turnout resume {session}`")
+        say(f"{word} {session}; come back with `turnout resume {session}`")
     sys.stdout.flush()
 
     def view(state: SessionState) -> View:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
@@ -35,8 +36,20 @@ def configure(*, verbose: bool) -> None:
             ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *names: structlog.PrintLogger(sys.stderr),
     )
     # Libraries log through the standard library; asyncssh is chatty below WARNING.
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=level, handlers=[_Stderr()], format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("asyncssh").setLevel(logging.INFO if verbose else logging.ERROR)
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at that moment: the live picture puts itself in between while it is shown."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None:
+        """Nothing to keep."""

@@ -47,7 +47,7 @@ class Row:
 
 
 def lay(nodes: Iterable[tuple[str, Edges]]) -> list[Row]:
-    """Rows for nodes, sources first, otherwise in the order given. Edges from unknown nodes and to itself are ignored."""
+    """Rows for nodes, sources first, otherwise in the order given. Edges from unknown nodes and to itself do not count."""
     given = list(nodes)
     known = {id for id, _ in given}
     into = {id: {src: on for src, on in edges if src in known and src != id} for id, edges in given}
@@ -58,8 +58,11 @@ def lay(nodes: Iterable[tuple[str, Edges]]) -> list[Row]:
     order = _sorted(into)
     place = {id: number for number, id in enumerate(order)}
     lanes = _Lanes()
-    return [lanes.row(id, {c: on for c, on in sorted(out[id].items(), key=lambda e: place[e[0]]) if place[c] > place[id]})
-            for id in order]  # fmt: skip
+    rows = []
+    for id in order:
+        later = sorted((child for child in out[id] if place[child] > place[id]), key=place.__getitem__)
+        rows.append(lanes.row(id, {child: out[id][child] for child in later}))
+    return rows
 
 
 def _sorted(into: Mapping[str, Mapping[str, str]]) -> list[str]:
@@ -85,62 +88,57 @@ def _sorted(into: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 class _Lanes:
-    """The lanes at the current row: which node each leads to, and whether only by failure."""
+    """The lanes at the current row: for each the node it leads to and whether only a failure leads there."""
 
     def __init__(self) -> None:
-        self._to: list[str | None] = []
-        self._failure: list[bool] = []
+        self._lanes: list[tuple[str, bool] | None] = []
 
     def row(self, id: str, children: Mapping[str, str]) -> Row:
         """Place a node: lanes that lead to it end, lanes to its children begin or are joined."""
-        before, ending = list(self._to), [lane for lane, to in enumerate(self._to) if to == id]
-        was_failure = list(self._failure)
-        column = ending[0] if ending else self._free(0)
-        before += [None] * (len(self._to) - len(before))
-        for lane in ending:
-            self._to[lane] = None
-        joined = {lane for lane in ending if lane != column}
-        self._to[column] = id  # held while lanes for the others are looked for
-        own = False
+        before = list(self._lanes)
+        touched = {number for number, lane in enumerate(before) if lane is not None and lane[0] == id}
+        for number in touched:
+            self._lanes[number] = None
+        column = min(touched) if touched else self._free(0)
+        self._lanes[column] = id, False  # held while lanes for the children are looked for
+        continued = False
         for child, on in children.items():
-            lane = self._to.index(child) if child in self._to else None
-            if lane is None and not own:
-                lane, own = column, True
-            elif lane is None:
-                lane = self._free(column + 1)
-            self._failure[lane] = on == "failure" and (self._to[lane] != child or self._failure[lane])
-            self._to[lane] = child
-            joined.add(lane)
-        if not own:
-            self._to[column] = None
-        before += [None] * (len(self._to) - len(before))
-        was_failure += [False] * (len(self._to) - len(was_failure))
-        row = self._draw(id, column, before, was_failure, joined - {column})
-        while self._to and self._to[-1] is None:
-            self._to.pop()
-            self._failure.pop()
+            known, dotted = self._leading_to(child)
+            lane = known if known is not None else self._free(column + 1) if continued else column
+            continued = continued or known is None
+            self._lanes[lane] = child, dotted and on == "failure"
+            touched.add(lane)
+        if not continued:
+            self._lanes[column] = None
+        row = self._draw(id, column, before, touched - {column})
+        while self._lanes and self._lanes[-1] is None:
+            self._lanes.pop()
         return row
 
-    def _free(self, at_least: int) -> int:
-        for lane in range(at_least, len(self._to)):
-            if self._to[lane] is None:
-                return lane
-        self._to.append(None)
-        self._failure.append(False)
-        return len(self._to) - 1
+    def _leading_to(self, id: str) -> tuple[int | None, bool]:
+        """The lane to a node and whether it is dotted; a new lane would be, until something else joins it."""
+        found = ((number, lane[1]) for number, lane in enumerate(self._lanes) if lane is not None and lane[0] == id)
+        return next(found, (None, True))
 
-    def _draw(self, id: str, column: int, before: list[str | None], was: list[bool], joined: set[int]) -> Row:
-        left, right = min(joined | {column}), max(joined | {column})
+    def _free(self, at_least: int) -> int:
+        for number in range(at_least, len(self._lanes)):
+            if self._lanes[number] is None:
+                return number
+        self._lanes.append(None)
+        return len(self._lanes) - 1
+
+    def _draw(self, id: str, column: int, before: list[tuple[str, bool] | None], touched: set[int]) -> Row:
+        before = before + [None] * (len(self._lanes) - len(before))
+        left, right = min(touched | {column}), max(touched | {column})
         cells, joints, below = [], [], []
-        for lane, to in enumerate(self._to):
-            sides = (_UP if before[lane] is not None and lane != column else 0) + (_DOWN if to is not None else 0)
-            dotted = self._failure[lane] if to is not None else was[lane]
-            if lane in joined:
-                sides += (_LEFT if lane > left else 0) + (_RIGHT if lane < right else 0)
-            elif left < lane < right and not sides:
+        for number, (above, now) in enumerate(zip(before, self._lanes, strict=True)):
+            sides = _UP * (above is not None) + _DOWN * (now is not None)
+            if number in touched:
+                sides += _LEFT * (number > left) + _RIGHT * (number < right)
+            elif left < number < right and not sides:
                 sides = _LEFT + _RIGHT
-            plain = _LINES[sides]
-            cells.append("╎" if plain == "│" and dotted else plain)
-            joints.append("─" if left <= lane < right else " ")
-            below.append(" " if to is None else "╎" if self._failure[lane] else "│")
+            lane = now or above
+            cells.append("╎" if sides in (_UP, _DOWN, _UP + _DOWN) and lane and lane[1] else _LINES[sides])
+            joints.append("─" if left <= number < right else " ")
+            below.append(" " if now is None else "╎" if now[1] else "│")
         return Row(id, column, tuple(cells), tuple(joints), tuple(below))

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from agent.board import Board
 from agent.pace import clock
-from agent.picture import SYMBOLS
+from agent.painter import SYMBOLS
 
 MAX_SHOWN = 10
 

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from agent.board import Board
 from agent.pace import ago, clock
-from agent.picture import SYMBOLS, draw
+from agent.painter import SYMBOLS
+from agent.picture import draw
 from agent.summary import counts
 from state.projection import JOB_ENDED
 
