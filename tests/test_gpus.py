@@ -158,6 +158,10 @@ def test_the_last_of_many_tables_decides_and_all_are_samples() -> None:
     reading = read(first + later)
     assert [(g.samples, g.utilization) for g in reading.gpus] == [(2, 97), (2, 97)]
     assert [p.pid for p in reading.processes] == [24000]
+    assert (parse_table(first + later).gpus, parse_table(first + later).processes) == (
+        list(reading.gpus),
+        list(reading.processes),
+    )
 
 
 def test_idle_needs_memory_over_samples() -> None:

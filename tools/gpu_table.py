@@ -4,7 +4,7 @@ A card takes two rows, three since MIG (driver 450): identity, readings, MIG mod
 since then too. A text may hold many tables (`watch`, `-l`): each is one sample. Nothing is inferred from rows that are
 cut; lines that are no box rows are passed over.
 
-    reading = parse_table(text)
+    part = parse_table(text)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tools.gpu_csv import Line, zombie
-from tools.gpu_model import Gpu, GpuProcess, MigDevice, Part, fault, flag, number, text, whole
+from tools.gpu_model import Gpu, GpuProcess, MigDevice, Part, fault, flag, fold_all, number, text, whole
 
 _TITLE = re.compile(
     r"\|\s*NVIDIA-SMI\s+(?P<smi>[\w.]+)(?:\s+(?:Driver|KMD) Version:\s*(?P<driver>[\w.]+))?"
@@ -58,12 +58,14 @@ class _Table:
 
 
 def parse_table(table_text: str) -> Part:
-    """The cards and processes in one or many nvidia-smi tables; cards one row a sample."""
-    return read_tables(list(enumerate(table_text.splitlines(), 1)))
+    """`gpus` and `processes` in one or many nvidia-smi tables; each card once, however often it is drawn."""
+    part = read_tables(list(enumerate(table_text.splitlines(), 1)))
+    part.gpus = fold_all(part.gpus)
+    return part
 
 
 def read_tables(lines: Iterable[Line]) -> Part:
-    """As `parse_table`, over numbered lines."""
+    """As `parse_table`, over numbered lines, and a card for each time it is drawn."""
     part = Part("nvidia-smi table")
     tables: list[_Table] = [_Table()]
     for at, raw in lines:
