@@ -17,6 +17,9 @@ from agent import cli_frame, cli_playbook, host_commands
 from agent.cli_frame import Db, Json, OneSession, Yes
 from state.errors import TurnoutError
 
+HOME = Path(__file__).resolve().parent.parent
+"""Where the packages of Turnout lie side by side."""
+
 app = typer.Typer(name="turnout", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(host_commands.app, name="hosts")
 app.add_typer(cli_playbook.app, name="playbook")
@@ -212,9 +215,12 @@ def doctor(
 @app.command("version")
 def show_version() -> None:
     """Print the version."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    cli_frame.say(f"turnout {version('turnout')}")
+    try:
+        cli_frame.say(f"turnout {version('turnout')}")
+    except PackageNotFoundError:
+        cli_frame.say(f"turnout, not installed, from {HOME}")
 
 
 def main() -> None:
@@ -236,11 +242,10 @@ def _check_packages() -> None:
     import state
     import tools
 
-    home = Path(__file__).resolve().parent.parent
     for package in (state, tools):
-        if package.__file__ is None or Path(package.__file__).resolve().parent.parent != home:
+        if package.__file__ is None or Path(package.__file__).resolve().parent.parent != HOME:
             raise TurnoutError(
-                f"the package `{package.__name__}` comes from `{package.__file__}` and not from `{home}`",
+                f"the package `{package.__name__}` comes from `{package.__file__}` and not from `{HOME}`",
                 hint="another package of that name is found first: use a virtual environment of Turnout's own",
             )
 

@@ -25,6 +25,9 @@ from state.projection import JOB_ENDED
 from state.specs import TERMINAL
 from tools.jobs import ContactEvent, JobState, Progress
 
+PLANNED = "planned"
+"""The status of a board that shows what would be run."""
+
 
 @dataclass(slots=True)
 class BoardJob:
@@ -163,7 +166,7 @@ class Board:
             either = "any of " if todo.join == "any" and len(open_edges) > 1 else ""
             return "waits for " + either + ", ".join(self._named(open_edges))
         if self.status != "running":
-            return "may start"
+            return None if self.status == PLANNED else "may start"
         return "waits for " + self._limit(todo)
 
     def _named(self, ids: Iterable[str]) -> list[str]:
@@ -171,12 +174,16 @@ class Board:
         names: dict[str, list[str]] = {}
         for id in dict.fromkeys(ids):
             names.setdefault(self.todos[id].group or id, []).append(id)
-        return [f"{name} ({len(members)})" if len(members) > 2 else ", ".join(members) for name, members in names.items()]
+        return [
+            f"{name} ({len(members)})" if len(members) > 2 else ", ".join(members) for name, members in names.items()
+        ]
 
     def blocked(self, todo: BoardTodo) -> bool:
         """Whether it waits for other todos, and not only for its turn."""
-        return todo.status == "pending" and any(self._edge(src, on) == "open" for src, on in todo.after) and not (
-            todo.join == "any" and any(self._edge(src, on) == "met" for src, on in todo.after)
+        return (
+            todo.status == "pending"
+            and any(self._edge(src, on) == "open" for src, on in todo.after)
+            and not (todo.join == "any" and any(self._edge(src, on) == "met" for src, on in todo.after))
         )
 
     def _held_up(self, todo: BoardTodo) -> str | None:

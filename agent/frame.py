@@ -1,4 +1,4 @@
-"""The whole live screen as lines: head, warnings, the graph, foot. Pure; `agent/live.py` brings it onto the terminal."""
+"""The whole live screen as lines: head, warnings, graph, foot. Pure; `agent/live.py` brings it onto the terminal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def _head(board: Board, width: int, now: float) -> list[Text]:
 
 def _warnings(board: Board, now: float) -> list[Text]:
     told = [
-        Text(f"! no contact with {lost.host} for {clock(now - lost.since)}; jobs there go on. {plain(lost.why)}", "bold yellow")
+        Text(
+            f"! no contact with {lost.host} for {clock(now - lost.since)}; jobs there go on. {plain(lost.why)}",
+            "bold yellow",
+        )
         for lost in board.lost.values()
     ]
     if len(told) > MAX_WARNINGS:

@@ -5,6 +5,8 @@ Only reads, and only the database; hosts are not asked. How it is drawn is in `a
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,13 +15,13 @@ from sqlalchemy import Connection, case, func, select
 
 from agent.board import Board
 from state.errors import NotFound, UsageError
-from state.models import Job, Session, Todo, table
+from state.models import Host, Job, Session, Todo, table
 from state.owner import owner_of
 from state.projection import JOB_ENDED
 from state.specs import TERMINAL
 
 ENDED = ("completed", "failed", "cancelled")
-_sessions, _todos, _jobs = table(Session), table(Todo), table(Job)
+_sessions, _todos, _jobs, _hosts = table(Session), table(Todo), table(Job), table(Host)
 _OPERATORS = (_sessions.c.kind != "system") & _sessions.c.parent.is_(None)
 
 
@@ -51,20 +53,20 @@ def find_job(conn: Connection, wanted: str, session: str | None) -> Mapping[str,
     known = {row.id: row for row in todos}
     names = {name for name in (*known, *newest.values()) if name.startswith(wanted)}
     hint = f"`turnout jobs --session {within}` lists its jobs"
-    name = pick(wanted, names, f"job or todo in session `{within}`", hint)
+    name = pick(wanted, names, "job or todo", hint, where=f" in session `{within}`")
     if name in known and name not in newest:
         todo = known[name]
         raise NotFound(f"todo `{name}` ({todo.kind}, {todo.status}) has no job", hint=hint)
     return dict(conn.execute(select(_jobs).where(_jobs.c.id == newest.get(name, name))).mappings().one())
 
 
-def pick(wanted: str, names: Iterable[str], what: str, hint: str) -> str:
+def pick(wanted: str, names: Iterable[str], what: str, hint: str, where: str = "") -> str:
     """The one of `names` that is meant by `wanted`. Raises `NotFound` for none and `UsageError` for several."""
     found = sorted(set(names))
     if wanted in found:
         return wanted
     if not found:
-        raise NotFound(f"no {what} `{wanted}`", hint=hint)
+        raise NotFound(f"no {what} `{wanted}`{where}", hint=hint)
     if len(found) > 1:
         some = ", ".join(f"`{name}`" for name in found[:6]) + (" ..." if len(found) > 6 else "")
         raise UsageError(f"`{wanted}` may be {some}", hint="type more of it")
@@ -151,6 +153,39 @@ def jobs(conn: Connection, session: str | None) -> list[dict[str, Any]]:
 
 def _duration(row: Any, now: float) -> float | None:
     """Start and end are the host's clock. One that runs is counted from its submission, because that clock is ours."""
-    if row.state in JOB_ENDED:
-        return max(0.0, row.ended - row.started) if row.started is not None and row.ended is not None else None
-    return max(0.0, now - row.submitted)
+    started, ended = row.started, row.ended
+    if row.state not in JOB_ENDED:
+        started, ended = row.submitted, now
+    return None if started is None or ended is None else max(0.0, float(ended - started))
+
+
+def hosts(conn: Connection) -> list[dict[str, Any]]:
+    """The hosts that were added, by name, with the number of jobs that run there."""
+    live = select(_jobs.c.host, func.count()).where(_jobs.c.state.not_in(JOB_ENDED)).group_by(_jobs.c.host)
+    running = {row[0]: row[1] for row in conn.execute(live)}
+    return [
+        {
+            "name": row.name,
+            "address": row.address,
+            "settings": row.settings,
+            "key": row.key,
+            "fingerprint": fingerprint(row.key) if row.key else None,
+            "gpus": row.settings.get("gpus", _number_of(row.facts.get("usable_gpus"))),
+            "jobs": running.get(row.name, 0),
+            "added": row.added,
+            "probed": row.probed,
+        }
+        for row in conn.execute(select(_hosts).order_by(_hosts.c.name))
+    ]
+
+
+def _number_of(found: list[int] | None) -> int | None:
+    return None if found is None else len(found)
+
+
+def fingerprint(key: str) -> str:
+    """The SHA-256 fingerprint of a key's line, as `ssh-keygen -l` writes it."""
+    if key.startswith("SHA256:"):
+        return key
+    digest = hashlib.sha256(base64.b64decode(key.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode("ascii").rstrip("=")

@@ -11,7 +11,7 @@ SMOOTH_S = 30.0
 
 
 class Pace:
-    """An exponentially weighted mean rate, by time and not by number of samples, so that bursts of reports weigh little."""
+    """An exponentially weighted mean rate, by time and not by number of reports: bursts of them weigh little."""
 
     def __init__(self) -> None:
         self.rate: float | None = None

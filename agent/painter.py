@@ -40,7 +40,7 @@ _ASCII = str.maketrans(
 
 @dataclass(slots=True)
 class Line:
-    """One row of the picture before it is cut to size: the todo (or a group's head), its rail and how much it matters."""
+    """One row of the picture before it is cut to size: a todo (or a group's head), its rail, how much it matters."""
 
     row: Row
     todo: BoardTodo | None
@@ -92,8 +92,8 @@ class Painter:
         right = self._right(todo)
         room = self.width - text.cell_len - right.cell_len - 1
         text.append_text(self._note(todo, room))
-        text.append(" " * max(1, self.width - text.cell_len - right.cell_len))
-        text.append_text(right)
+        if right:
+            text.append(" " * max(1, self.width - text.cell_len - right.cell_len)).append_text(right)
         return [text, *self._details(line, todo, details)]
 
     def fold(self, hidden: Sequence[Line]) -> list[Text]:
@@ -131,7 +131,9 @@ class Painter:
 
     def _right(self, todo: BoardTodo) -> Text:
         host = f"{_cut(todo.host or '', 14)} " if self.hosts and self.width >= 60 and todo.host else ""
-        took = clock(todo.seconds(self.now)) if todo.started else ""
+        if todo.started is None:
+            return Text()
+        took = clock(todo.seconds(self.now))
         return Text.assemble((host, "blue"), (f"{took:>7}", "" if todo.status == "in_progress" else "dim"))
 
     def _note(self, todo: BoardTodo, room: int) -> Text:
@@ -176,7 +178,7 @@ class Painter:
         return out
 
     def _bar(self, job: BoardJob, room: int) -> Text:
-        """`━━━━━╸────  45%  0:05 left  310/s  1,350/3,000 samples`: what fits, without the bar when there is no total."""
+        """`━━━━━╸────  45%  0:05 left  310/s  1,350/3,000 samples`: what fits; no bar when there is no total."""
         p = job.progress
         assert p is not None
         assert p.done is not None

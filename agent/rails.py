@@ -47,7 +47,7 @@ class Row:
 
 
 def lay(nodes: Iterable[tuple[str, Edges]]) -> list[Row]:
-    """Rows for nodes, sources first, otherwise in the order given. Edges from unknown nodes and to itself do not count."""
+    """Rows for nodes, sources first, else in the order given. Edges from unknown nodes and to itself do not count."""
     given = list(nodes)
     known = {id for id, _ in given}
     into = {id: {src: on for src, on in edges if src in known and src != id} for id, edges in given}

@@ -1,0 +1,172 @@
+"""Adding, trusting, probing and removing hosts. A host's key is pinned when it is added, and verified ever after.
+
+What is known of hosts belongs to no session: its changes are in the log of the session `system`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import anyio
+from sqlalchemy import Connection, select
+
+from agent.cli_frame import confirm, say, say_json
+from agent.hosts import spec_of, stored
+from agent.look import fingerprint as fingerprint_of
+from agent.runner import host_specs
+from state import changes as c
+from state.changes import Change
+from state.db import Database
+from state.errors import HostKeyError, NotFound, UsageError
+from state.log import append
+from state.models import SYSTEM, Job, Session, table
+from state.projection import JOB_ENDED
+from tools.connect import Endpoint
+from tools.probe import facts
+from tools.ssh import Host, HostSpec, host_key
+
+RESERVED = ("local",)
+
+
+def spec_for(conn: Connection, name: str, session: str | None = None) -> HostSpec:
+    """How to reach a host by its name: the operator's, or one that the session's playbook brought along."""
+    sessions = table(Session)
+    settings = conn.execute(select(sessions.c.settings).where(sessions.c.id == session)).scalar_one_or_none()
+    return host_specs(conn, settings or {}).get(name) or spec_of(name, None)
+
+
+def add(
+    db: Database, name: str, address: str, settings: Mapping[str, Any], *, fingerprint: str | None, yes: bool
+) -> int:
+    """Show the host's key, pin it, and probe. Raises `HostKeyError` when it is not the expected one."""
+    if name in RESERVED:
+        raise UsageError(f"`{name}` is this machine and needs not be added", hint="choose another name")
+    end = Endpoint.hop(address) if address else Endpoint("")
+    known = db.read(lambda conn: stored(conn, name))
+    kept = {k: v for k, v in {**settings, "user": end.user, "port": end.port}.items() if v not in (None, "", 0)}
+    row: dict[str, Any] = {"address": end.address, "settings": kept, "key": ""}
+    spec = spec_of(name, row)
+    key = _offered(spec)
+    if known is not None and known["key"] and known["key"] != key.line:
+        raise HostKeyError(
+            f"`{name}` was added with another key: `{fingerprint_of(known['key'])}`; it now shows `{key.fingerprint}`",
+            hint=f"`turnout hosts trust {name}` pins the new key, once you know why it changed",
+        )
+    if known is None or known["key"] != key.line:
+        question = f"{_where(spec)} shows the key {key.kind} {key.fingerprint}\nIs that its key?"
+        if not _agreed(question, key, fingerprint, name, yes=yes):
+            return 1
+    saved = c.host_saved(name, address=end.address, settings=kept, key=key.line)
+    write(db, [saved])
+    say(f"{name}: {'changed' if known else 'added'}, key pinned")
+    return probe(db, name, json=False)
+
+
+def trust(db: Database, name: str, *, fingerprint: str | None, yes: bool) -> int:
+    """Pin the key that the host shows now."""
+    row = _known(db, name)
+    key = _offered(spec_of(name, {**row, "key": ""}))
+    if row["key"] == key.line:
+        say(f"{name}: the key has not changed ({key.fingerprint})")
+        return 0
+    before = fingerprint_of(row["key"]) if row["key"] else "none"
+    question = (
+        f"{name} was known by   {before}\n{' ' * len(name)} now shows      {key.fingerprint} ({key.kind})\n"
+        "Was it reinstalled, and is this the fingerprint on its console? Else somebody may be in between."
+    )
+    if not _agreed(question, key, fingerprint, name, yes=yes):
+        return 1
+    write(db, [c.host_saved(name, address=row["address"], settings=row["settings"], key=key.line)])
+    say(f"{name}: the new key is pinned")
+    return 0
+
+
+def probe(db: Database, name: str, *, json: bool) -> int:
+    """Look at a host, keep what was seen, and show it."""
+    from agent import host_picture
+
+    spec = db.read(lambda conn: spec_for(conn, name))
+
+    async def look() -> dict[str, Any]:
+        async with Host(spec) as host:
+            return await host.probe()
+
+    seen = facts(anyio.run(look))
+    if db.read(lambda conn: stored(conn, name)) is not None:
+        write(db, [c.host_probed(name, seen)])
+    if json:
+        say_json({"host": name, **seen})
+    else:
+        host_picture.picture(name, seen)
+    return 0
+
+
+def remove(db: Database, name: str, *, yes: bool) -> int:
+    """Forget a host. Raises `UsageError` while jobs run there."""
+    _known(db, name)
+    jobs = table(Job)
+    live = select(jobs.c.id).where((jobs.c.host == name) & jobs.c.state.not_in(JOB_ENDED))
+    running = db.read(lambda conn: list(conn.execute(live).scalars()))
+    if running:
+        some = ", ".join(f"`{id}`" for id in running[:5]) + (" ..." if len(running) > 5 else "")
+        raise UsageError(
+            f"{len(running)} jobs still run on `{name}`: {some}", hint=f"`turnout kill {running[0]}` ends one"
+        )
+    if not confirm(f"Forget host `{name}`? What lies on it stays.", yes=yes):
+        return 1
+    write(db, [c.host_removed(name)])
+    say(f"{name}: forgotten")
+    return 0
+
+
+def write(db: Database, changes: Sequence[Change]) -> None:
+    """Append to the log of `system`, which begins with its first use."""
+
+    def store(conn: Connection) -> None:
+        sessions = table(Session)
+        known = conn.execute(select(sessions.c.id).where(sessions.c.id == SYSTEM)).one_or_none()
+        begins = c.session_created(kind="system", title="hosts", playbook=None, source=None, parent=None, settings={})
+        append(conn, SYSTEM, [*([] if known else [begins]), *changes], time.time())
+
+    db.write(store)
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A host key: its line in OpenSSH's form, its algorithm and its SHA-256 fingerprint."""
+
+    line: str
+    kind: str
+    fingerprint: str
+
+
+def _offered(spec: HostSpec) -> _Key:
+    key = anyio.run(host_key, replace(spec, host_key=""))
+    line = " ".join(key.export_public_key().decode("ascii").split()[:2])
+    return _Key(line, key.algorithm.decode("ascii"), key.get_fingerprint())
+
+
+def _agreed(question: str, key: _Key, fingerprint: str | None, name: str, *, yes: bool) -> bool:
+    """Whether this key may be pinned: it is the expected one, or the operator says so."""
+    if fingerprint is None:
+        return confirm(question, yes=yes)
+    if fingerprint.removeprefix("SHA256:") != key.fingerprint.removeprefix("SHA256:"):
+        raise HostKeyError(
+            f"`{name}` shows the key `{key.fingerprint}` and not the expected `{fingerprint}`",
+            hint="find out which is right before going on: somebody may be in between",
+        )
+    return True
+
+
+def _known(db: Database, name: str) -> Mapping[str, Any]:
+    row = db.read(lambda conn: stored(conn, name))
+    if row is None:
+        raise NotFound(f"no host `{name}`", hint="`turnout hosts list` shows them, `turnout hosts add` adds one")
+    return row
+
+
+def _where(spec: HostSpec) -> str:
+    return f"{spec.name} ({spec.address})" if spec.address and spec.address != spec.name else spec.name
