@@ -28,7 +28,7 @@ def failpoint(name: str) -> None:
     if _trace is not None:
         with open(_trace, "a", encoding="utf-8") as file:
             file.write(label + "\n")
-    if _target in (label, f"{name}" if _hits[name] == 1 else None):
+    if _target == label or (_target == name and _hits[name] == 1):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,0 +1,56 @@
+"""For all tests: nothing leaves this machine, nothing touches the user's own files, and blocking the event loop fails."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import blockbuster
+import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("local", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(autouse=True)
+def a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Database, state directory and the local host's folder belong to the test."""
+    monkeypatch.setenv("TURNOUT_DB", str(tmp_path / "turnout.db"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TURNOUT_ROOT", str(tmp_path / "root"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def only_the_loopback() -> Iterator[None]:
+    """A connection to any other machine is an error."""
+    patch = pytest.MonkeyPatch()
+    real = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise AssertionError(f"a test tried to reach `{address}`")
+        real(self, address)
+
+    patch.setattr(socket.socket, "connect", connect)
+    yield
+    patch.undo()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@pytest.fixture(autouse=True)
+def the_event_loop_is_never_blocked() -> Iterator[None]:
+    """A database call, a file or a sleep on the event loop fails the test that caused it."""
+    with blockbuster.blockbuster_ctx(["state", "agent", "tools"]):
+        yield
