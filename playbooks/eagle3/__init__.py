@@ -1,0 +1,1 @@
+"""Train an EAGLE-3 drafter for a target and predict what it will be worth: `playbook.yaml` and its payload."""

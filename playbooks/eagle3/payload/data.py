@@ -1,0 +1,152 @@
+"""Prompts, conversations and the draft vocabulary. Nothing here knows the model; token ids are lists of int.
+
+A conversation becomes token ids and a loss mask: 1 at each token that the assistant says, the end-of-turn token
+included, so the mask at index t asks whether the drafter should learn to predict token t.
+
+The draft vocabulary is the most frequent tokens of the training answers. SGLang stores it as two tensors: `d2t` [D]
+int64, the OFFSET `target id - draft id`, and `t2d` [V] bool, which target ids are in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import StepError
+
+if TYPE_CHECKING:
+    import torch
+
+SPLITS = ("train", "eval")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One user turn to be answered."""
+
+    id: str
+    split: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Token ids and, of the same length, the loss mask."""
+
+    id: str
+    ids: list[int]
+    mask: list[int]
+
+
+def load_prompts(name: str, train: int = 0, evaluation: int = 0) -> list[Prompt]:
+    """The prompts of `builtin` or of a JSONL file, at most so many of each split (0: all).
+
+    Raises StepError for a file that is missing, a line that is no prompt, or a split without prompts.
+    """
+    path = Path(__file__).with_name("prompts.jsonl") if name == "builtin" else Path(name).expanduser()
+    if not path.is_file():
+        raise StepError(f"no prompts: `{path}` is no file", hint="set `data.prompts` to `builtin` or a JSONL file")
+    prompts = [
+        _prompt(line, path, n) for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if line
+    ]
+    chosen = []
+    for split, limit in zip(SPLITS, (train, evaluation), strict=True):
+        of_split = [p for p in prompts if p.split == split]
+        if not of_split:
+            raise StepError(f"`{path}` has no prompt of split `{split}`", hint='give some lines `"split": "eval"`')
+        chosen += of_split[: limit or None]
+    return chosen
+
+
+def _prompt(line: str, path: Path, number: int) -> Prompt:
+    try:
+        row = json.loads(line)
+        prompt = Prompt(str(row["id"]), row["split"], row["prompt"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StepError(
+            f"`{path}` line {number} is no prompt: {error!r}", hint="it needs id, split and prompt"
+        ) from error
+    if prompt.split not in SPLITS:
+        raise StepError(f"`{path}` line {number}: split `{prompt.split}`", hint=f"choose one of {', '.join(SPLITS)}")
+    return prompt
+
+
+def encode_conversation(tokenizer: Any, messages: Sequence[dict[str, str]]) -> tuple[list[int], list[int]]:
+    """Token ids and loss mask of a conversation of any number of turns, through the tokenizer's own chat template.
+
+    Each assistant turn is found by rendering the conversation up to it, once with the generation prompt and once with
+    the answer. Both must begin alike, or the template shows the model one thing in training and another in serving (a
+    `<think>` block that comes and goes is the usual case): that raises StepError.
+    """
+    ids: list[int] = []
+    mask: list[int] = []
+    for turn, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before = chat_ids(tokenizer, messages[:turn], generation_prompt=True)
+        after = chat_ids(tokenizer, messages[: turn + 1], generation_prompt=False)
+        if after[: len(before)] != before or before[: len(ids)] != ids:
+            raise StepError(
+                f"the chat template renders turn {turn} differently once it is answered",
+                hint="render with the flags that serving uses (thinking on or off), or drop the earlier turns",
+            )
+        mask += [0] * (len(before) - len(ids)) + [1] * (len(after) - len(before))
+        ids = after
+    return ids, mask
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[dict[str, str]], *, generation_prompt: bool) -> list[int]:
+    """Token ids of `messages` as the target's chat template writes them."""
+    if not tokenizer.chat_template:
+        raise StepError("the target's tokenizer has no chat template", hint="choose an instruction-tuned target")
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def load_answers(path: Path, split: str) -> list[Conversation]:
+    """The conversations of one split from the answers file, in its order."""
+    if not path.is_file():
+        raise StepError(f"`{path}` is missing", hint="run `python -m eagle3.generate` first")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        Conversation(
+            row["id"],
+            row["prompt_ids"] + row["answer_ids"],
+            [0] * len(row["prompt_ids"]) + [1] * len(row["answer_ids"]),
+        )
+        for row in rows
+        if row["split"] == split
+    ]
+
+
+def draft_vocabulary(conversations: Iterable[Conversation], vocab_size: int, draft_size: int) -> list[int]:
+    """The target ids of the draft vocabulary, ascending: the `draft_size` most frequent tokens under the mask.
+
+    Tokens that occur equally often are taken by their id, lowest first, and so are those that never occur, when there
+    is room for them. Raises StepError when the vocabulary is to be larger than the target's.
+    """
+    if not 0 < draft_size <= vocab_size:
+        raise StepError(
+            f"`draft.vocab_size` is {draft_size} and the target has {vocab_size} tokens",
+            hint="choose at most that many",
+        )
+    counts: Counter[int] = Counter()
+    for conversation in conversations:
+        counts.update(token for token, learnt in zip(conversation.ids, conversation.mask, strict=True) if learnt)
+    ranked = sorted(range(vocab_size), key=lambda token: (-counts[token], token))
+    return sorted(ranked[:draft_size])
+
+
+def mapping_tensors(kept: Sequence[int], vocab_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`d2t` [D] int64 (offsets) and `t2d` [V] bool of the ascending target ids in `kept`."""
+    import torch
+
+    ids = torch.tensor(kept, dtype=torch.int64)
+    t2d = torch.zeros(vocab_size, dtype=torch.bool)
+    t2d[ids] = True
+    return ids - torch.arange(len(ids)), t2d

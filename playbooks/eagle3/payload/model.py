@@ -1,0 +1,195 @@
+"""The drafter: one decoder layer that reads a token's embedding beside the target's hidden states.
+
+Shapes: B rows, T positions, H hidden size, D draft vocabulary, V target vocabulary, N heads, G key-value heads, E
+head size.
+
+At position p the input is the pair (embedding of token p+1, g_p), with g_p [3H] the target's three boundaries at p, and
+the output predicts token p+2:
+
+    h = fc(g)                                                   [B, T, H]
+    x = cat[input_layernorm(embedding), hidden_norm(h)]         [B, T, 2H], read by q, k and v
+    h = h + attention(x);  h = h + mlp(post_attention_layernorm(h))
+    logits = lm_head(norm(h))                                   [B, T, D]
+
+The next step is fed h as it is before `norm`, in the place of fc(g). Parameters carry the names of SGLang's
+`LlamaForCausalLMEagle3` (sglang 0.5.14), so that exporting is saving. The embedding is the target's, frozen and never
+saved.
+
+`unroll` is training-time test (EAGLE-3, arXiv 2503.01840): all positions at once, step s at p standing for the s-th
+draft of a chain whose root is p. `extend` is what serving does, one growing chain at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig, PretrainedConfig
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    apply_rotary_pos_emb,
+    repeat_kv,
+)
+
+Memory = list[tuple[Tensor, Tensor]]
+
+
+def drafter_config(target: PretrainedConfig, draft_vocab_size: int, boundaries: tuple[int, ...]) -> LlamaConfig:
+    """The drafter's configuration for `target`, as SGLang reads it.
+
+    RoPE and the longest context are the target's. SGLang's layer ids name a layer's OUTPUT, so they are boundary - 1.
+    """
+    config = LlamaConfig(
+        architectures=["LlamaForCausalLMEagle3"],
+        vocab_size=target.vocab_size,
+        hidden_size=target.hidden_size,
+        intermediate_size=target.intermediate_size,
+        num_hidden_layers=1,
+        num_attention_heads=target.num_attention_heads,
+        num_key_value_heads=target.num_key_value_heads,
+        head_dim=getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
+        hidden_act="silu",
+        max_position_embeddings=target.max_position_embeddings,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_parameters=target.rope_parameters,
+        bos_token_id=target.bos_token_id,
+        eos_token_id=target.eos_token_id,
+        tie_word_embeddings=False,
+    )
+    config.draft_vocab_size = draft_vocab_size
+    config.eagle_config = {
+        "use_aux_hidden_state": True,
+        "eagle_aux_hidden_state_layer_ids": [k - 1 for k in boundaries],
+    }
+    return config
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over pairs, with the keys of the unrolled steps before."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.heads, self.groups, self.size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        wide = 2 * config.hidden_size
+        self.q_proj = nn.Linear(wide, self.heads * self.size, bias=False)
+        self.k_proj = nn.Linear(wide, self.groups * self.size, bias=False)
+        self.v_proj = nn.Linear(wide, self.groups * self.size, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
+        """Attend from `x` [B, T, 2H]; `memory` holds keys and values of the steps before and gets this step's.
+
+        A query at p sees step 0 up to p and, of each later step, only its own position p: in a chain rooted at p, there
+        is one draft a step, and it stands on the target's states up to p.
+        """
+        rows, length, _ = x.shape
+        q, k, v = (
+            project(x).view(rows, length, -1, self.size).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = apply_rotary_pos_emb(q, k, *rope)
+        repeats = self.heads // self.groups
+        memory.append((repeat_kv(k, repeats), repeat_kv(v, repeats)))
+        out = _attend(q, memory).transpose(1, 2).reshape(rows, length, -1)
+        return self.o_proj(out)
+
+
+def _attend(q: Tensor, memory: Memory) -> Tensor:
+    """Attention of q [B, N, T, E] over step 0 (causal) and the diagonals of the later steps."""
+    (key, value), later = memory[0], memory[1:]
+    if not later:
+        return F.scaled_dot_product_attention(q, key, value, is_causal=True)
+    length = q.shape[-2]
+    past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+    scores = (q @ key.mT).masked_fill(~past, float("-inf"))  # no row is empty: p always sees itself
+    own = torch.stack([(q * k).sum(-1) for k, _ in later], dim=-1)  # [B, N, T, steps - 1]
+    weights = torch.cat([scores, own], dim=-1).mul(q.shape[-1] ** -0.5).softmax(-1, dtype=torch.float32).to(q.dtype)
+    out = weights[..., :length] @ value
+    for step, (_, v) in enumerate(later):
+        out = out + weights[..., length + step, None] * v
+    return out
+
+
+class MidLayer(nn.Module):
+    """The decoder layer. Its residual is the un-normed hidden state."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        size, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = LlamaRMSNorm(size, eps)
+        self.hidden_norm = LlamaRMSNorm(size, eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = LlamaRMSNorm(size, eps)
+        self.mlp = LlamaMLP(config)
+
+    def forward(self, embeds: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
+        x = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
+        hidden = hidden + self.self_attn(x, rope, memory)
+        return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+
+class Drafter(nn.Module):
+    """An EAGLE-3 drafter. `embedding` [V, H] is the target's; `d2t` [D] holds offsets, `t2d` [V] membership."""
+
+    d2t: Tensor
+    t2d: Tensor
+    embedding: Tensor
+
+    def __init__(self, config: LlamaConfig, embedding: Tensor, d2t: Tensor, t2d: Tensor) -> None:
+        super().__init__()
+        self.config = config
+        self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
+        self.midlayer = MidLayer(config)
+        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
+        self.register_buffer("d2t", d2t)
+        self.register_buffer("t2d", t2d)
+        self.register_buffer("embedding", embedding.float(), persistent=False)
+        self.rope = LlamaRotaryEmbedding(config)
+
+    @property
+    def kept(self) -> Tensor:
+        """The target ids [D] of the draft vocabulary."""
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def _rope(self, length: int, first: int) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(first, first + length, device=self.fc.weight.device)[None]
+        return self.rope(self.fc.weight, positions)
+
+    def unroll(self, ids: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
+        """Yield, for each step s, hidden states [B, T, H] that at p predict token p+2+s of `ids` [B, T].
+
+        `features` [B, T, 3H]. True tokens are embedded; where p+1+s runs past the end, the output means nothing. Rows
+        may be padded on the right.
+        """
+        hidden = self.fc(features)
+        memory: Memory = []
+        for step in range(steps):
+            embeds = F.embedding(shift(ids, 1 + step), self.embedding)
+            hidden = self.midlayer(embeds, hidden, self._rope(ids.shape[1], step), memory)
+            yield hidden
+
+    def extend(self, tokens: Tensor, hidden: Tensor) -> Tensor:
+        """Hidden states [1, T, H] of one chain: `tokens` [T] beside `hidden` [1, T, H], plainly causal.
+
+        For positions that the target has verified `hidden` is fc(g), for drafted ones the output of the step before.
+        """
+        embeds = F.embedding(tokens[None], self.embedding)
+        return self.midlayer(embeds, hidden, self._rope(len(tokens), 0), [])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., D] over the draft vocabulary."""
+        return self.lm_head(self.norm(hidden))
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """The most likely token [...] as a TARGET id."""
+        return self.kept[self.logits(hidden).argmax(-1)]
+
+
+def shift(x: Tensor, by: int) -> Tensor:
+    """`x` [B, T] moved `by` places to the left, zeros coming in on the right."""
+    return F.pad(x[:, by:], (0, min(by, x.shape[1])))

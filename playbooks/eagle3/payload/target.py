@@ -1,0 +1,142 @@
+"""The target model: loaded, asked for hidden states, or read in parts straight from its files.
+
+Boundary k is the input of layer k, which Hugging Face calls `hidden_states[k]`; boundary 0 is the embedding. The last
+hidden state kept here is the one after the final norm, so that `last @ head.T` are the logits.
+
+`Target` needs the whole model in memory. `read_embedding` and `read_head` read one tensor each: training needs no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers.utils import logging
+
+from .errors import StepError
+
+EMBEDDING_NAMES = ("model.embed_tokens.weight", "language_model.model.embed_tokens.weight")
+HEAD_NAMES = ("lm_head.weight", "language_model.lm_head.weight")
+
+logging.disable_progress_bar()
+
+
+def default_boundaries(layers: int) -> tuple[int, int, int]:
+    """The three boundaries that SGLang, vLLM and the EAGLE authors take for a target of `layers` layers."""
+    return (2, layers // 2, layers - 3)
+
+
+def resolve_boundaries(chosen: Sequence[int], layers: int) -> tuple[int, ...]:
+    """`chosen`, or the default when it is empty. Raises StepError for a boundary that the target does not have."""
+    boundaries = tuple(chosen) or default_boundaries(layers)
+    if len(boundaries) != 3 or len(set(boundaries)) != 3 or not all(0 <= k < layers for k in boundaries):
+        raise StepError(
+            f"boundaries {list(boundaries)} do not fit a target of {layers} layers",
+            hint=f"choose three different ones from 0 to {layers - 1}: k is the input of layer k",
+        )
+    return boundaries
+
+
+class Target:
+    """A causal language model of transformers, with its tokenizer, on one device."""
+
+    def __init__(self, model: nn.Module, boundaries: Sequence[int]) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.boundaries = tuple(boundaries)
+        self._captured: dict[int, Tensor] = {}
+        for k in self.boundaries:
+            decoder_layers(model)[k].register_forward_pre_hook(self._capture(k), with_kwargs=True)
+
+    @classmethod
+    def load(cls, folder: Path, boundaries: Sequence[int], dtype: torch.dtype, device: torch.device) -> Target:
+        """The target in `folder` (see fetch). Raises StepError when it is not there."""
+        settings = read_config(folder)
+        return cls(load_model(folder, dtype, device), resolve_boundaries(boundaries, settings.num_hidden_layers))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def _capture(self, k: int) -> Any:
+        def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._captured[k] = args[0] if args else kwargs["hidden_states"]
+
+        return hook
+
+    @torch.inference_mode()
+    def hidden_states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [B, T, 3H] (the boundaries side by side) and last hidden state [B, T, H] of `ids` [B, T].
+
+        Rows may be padded on the right with any token: attention is causal, so what comes before does not see it.
+        """
+        last = self.model.get_decoder()(input_ids=ids.to(self.device), use_cache=False).last_hidden_state
+        features = torch.cat([self._captured.pop(k) for k in self.boundaries], dim=-1)
+        return features, last
+
+    @torch.inference_mode()
+    def argmax(self, last: Tensor) -> Tensor:
+        """The token [...] that the target would say after each last hidden state [..., H]."""
+        return self.model.get_output_embeddings()(last).argmax(-1)
+
+
+def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """The causal language model in `folder`, for inference."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+
+
+def decoder_layers(model: nn.Module) -> nn.ModuleList:
+    """The list of decoder layers of `model`. Raises StepError when none has the length its configuration gives."""
+    wanted = model.config.get_text_config().num_hidden_layers
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and name.endswith("layers") and len(module) == wanted:
+            return module
+    raise StepError(
+        f"no list of {wanted} layers in a `{type(model).__name__}`", hint="this architecture is not supported"
+    )
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The text model's configuration of the checkpoint in `folder`."""
+    if not (folder / "config.json").is_file():
+        raise StepError(f"no target in `{folder}`", hint="run `python -m eagle3.fetch` first")
+    return AutoConfig.from_pretrained(folder).get_text_config()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of the checkpoint in `folder`."""
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def stop_tokens(folder: Path, tokenizer: Any) -> list[int]:
+    """The tokens that end an answer: those of generation_config.json, or else the tokenizer's end of sentence."""
+    path = folder / "generation_config.json"
+    named = json.loads(path.read_text())["eos_token_id"] if path.is_file() else None
+    if named is None:
+        named = tokenizer.eos_token_id
+    return named if isinstance(named, list) else [named]
+
+
+def read_embedding(folder: Path) -> Tensor:
+    """The input embedding [V, H] of the checkpoint in `folder`, as stored."""
+    return _read_tensor(folder, EMBEDDING_NAMES)
+
+
+def read_head(folder: Path) -> Tensor:
+    """The output head [V, H]; the embedding, when the target ties the two."""
+    tied = read_config(folder).tie_word_embeddings
+    return _read_tensor(folder, EMBEDDING_NAMES if tied else HEAD_NAMES)
+
+
+def _read_tensor(folder: Path, names: Sequence[str]) -> Tensor:
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in names:
+                if name in file.keys():  # noqa: SIM118 (a safetensors file is no mapping)
+                    return file.get_tensor(name)
+    raise StepError(f"no tensor {' or '.join(names)} in `{folder}`", hint="this architecture is not supported")

@@ -1,0 +1,104 @@
+"""The drafter's unrolled pass and its objective are what the slow, obvious computation says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from playbooks.eagle3.payload.objective import Batch, unrolled_loss  # noqa: E402
+from tests.eagle3_helpers import VOCAB, greedy_sequence, target_head, tiny_drafter, tiny_target  # noqa: E402
+
+pytestmark = pytest.mark.train
+STEPS = 4
+
+
+def test_each_unrolled_step_equals_a_chain_that_is_grown_token_by_token() -> None:
+    """At every root and step, the parallel pass gives what plain causal attention gives over that one chain."""
+    target = tiny_target()
+    drafter = tiny_drafter(target, list(range(VOCAB)))
+    sequence = greedy_sequence(target, [1, 9, 17], 9)
+    ids, features = sequence.ids, sequence.features[None]
+    unrolled = list(drafter.unroll(ids[None], features, STEPS))
+    for root in range(len(ids) - STEPS):
+        tokens, hidden = ids[1 : root + 2], drafter.fc(features[:, : root + 1])
+        for step in range(STEPS):
+            newest = drafter.extend(tokens, hidden)[:, -1:]
+            torch.testing.assert_close(unrolled[step][:, root], newest[:, 0], atol=1e-5, rtol=1e-5)
+            tokens, hidden = ids[1 : root + 3 + step], torch.cat([hidden, newest], dim=1)
+
+
+def test_padding_on_the_right_changes_nothing_before_it() -> None:
+    """A sequence has the same states alone as in a batch with a longer one."""
+    target = tiny_target()
+    drafter = tiny_drafter(target, list(range(VOCAB)))
+    short, long = greedy_sequence(target, [1, 9], 5), greedy_sequence(target, [1, 30, 31, 32], 12)
+    both = Batch.of([short, long], 64, torch.device("cpu"))
+    alone = list(drafter.unroll(short.ids[None], short.features[None], 3))
+    padded = list(drafter.unroll(both.ids, both.features, 3))
+    for step in range(3):
+        meaningful = len(short.ids) - 1 - step
+        torch.testing.assert_close(padded[step][:1, :meaningful], alone[step][:, :meaningful], atol=1e-5, rtol=1e-5)
+
+
+def brute_force_loss(drafter, head, sequence, steps, decay) -> float:
+    """The objective position by position, from its definition."""
+    total = 0.0
+    states = list(drafter.unroll(sequence.ids[None], sequence.features[None], steps))
+    for step in range(steps):
+        terms = []
+        for p in range(len(sequence.ids)):
+            t = p + 2 + step
+            if t >= len(sequence.ids) or not sequence.mask[t] or not drafter.t2d[sequence.argmax[t - 1]]:
+                continue
+            truth = (head @ sequence.last[t - 1]).softmax(-1)
+            terms.append(-(truth * drafter.logits(states[step][0, p]).log_softmax(-1)).sum())
+        total += decay**step * (sum(terms) / len(terms)).item()
+    return total
+
+
+def test_the_loss_is_the_one_that_is_defined() -> None:
+    """The batched loss equals the loss summed up position by position, with a cut vocabulary and two turns."""
+    target = tiny_target()
+    sequence = greedy_sequence(target, [1, 9, 17, 40], 14)
+    mask = sequence.mask.clone()
+    mask[9:12] = False  # a second user turn in the middle
+    sequence = dataclasses.replace(sequence, mask=mask)
+    seen = sorted(set(sequence.ids.tolist()))
+    drafter = tiny_drafter(target, sorted(set(range(0, VOCAB, 3)) | set(seen[::2])))
+    head = target_head(target, drafter)
+    losses = unrolled_loss(drafter, head, Batch.of([sequence], 64, torch.device("cpu")), 3, 0.8)
+    assert losses.total.item() == pytest.approx(brute_force_loss(drafter, head, sequence, 3, 0.8), rel=1e-5)
+
+
+def test_only_tokens_of_the_assistant_are_learnt() -> None:
+    """The gradient at step s comes from exactly the positions p whose token p+2+s the assistant says."""
+    target = tiny_target()
+    sequence = greedy_sequence(target, [1, 9, 17, 40], 8)
+    mask = torch.tensor([0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1], dtype=torch.bool)
+    drafter = tiny_drafter(target, list(range(VOCAB)))
+    batch = Batch.of([dataclasses.replace(sequence, mask=mask)], 64, torch.device("cpu"))
+    for step in range(3):
+        outputs = []
+
+        def unroll(ids, features, steps, outputs=outputs):
+            outputs += [h.detach().requires_grad_() for h in type(drafter).unroll(drafter, ids, features, steps)]
+            return iter(outputs)
+
+        drafter.unroll = unroll
+        unrolled_loss(drafter, target_head(target, drafter), batch, 3, 1.0).total.backward()
+        learnt = outputs[step].grad[0].abs().sum(-1).nonzero().flatten() + 2 + step
+        assert learnt.tolist() == [t for t in mask.nonzero().flatten().tolist() if t >= 2 + step]
+
+
+def test_where_the_target_would_say_a_token_that_cannot_be_drafted_nothing_is_learnt() -> None:
+    """A vocabulary without the target's favourite tokens leaves a loss of zero, not a distorted one."""
+    target = tiny_target()
+    sequence = greedy_sequence(target, [1, 9, 17, 40], 8)
+    favourites = set(sequence.argmax.tolist())
+    drafter = tiny_drafter(target, [t for t in range(VOCAB) if t not in favourites])
+    losses = unrolled_loss(drafter, target_head(target, drafter), Batch.of([sequence], 64, torch.device("cpu")), 2, 0.8)
+    assert losses.total.item() == 0.0
+    assert losses.positions == 0
