@@ -289,7 +289,10 @@ class SessionState:
     def prelude(self, *, stay: bool = False) -> str:
         """Shell lines before every job: into the session's own folder (unless it is to `stay`), payload on the path."""
         folder = f"$TURNOUT_ROOT/work/{self.session}"
-        lines = [f'mkdir -p "{folder}"' + ("" if stay else f' && cd "{folder}"') + " || exit 125"]
+        # The test is bash's own; `mkdir` is a process, and the folder is there for every job but the first.
+        lines = [f'[ -d "{folder}" ] || mkdir -p "{folder}" || exit 125']
+        if not stay:
+            lines.append(f'cd "{folder}" || exit 125')
         payload = self.settings.get("payload")
         if payload:
             folder = folder_of("$TURNOUT_ROOT", payload["hash"])
