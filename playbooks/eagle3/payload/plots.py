@@ -1,6 +1,6 @@
 """The report's pictures, from plain numbers: how the loss fell, and how far a draft gets before and after training.
 
-Two colours throughout: blue is the trained drafter, grey the untrained one. Matplotlib is imported here and nowhere else.
+Blue is the trained drafter, grey the untrained one, throughout. Matplotlib is imported here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 BLUE, GREY, INK, FAINT = "#1f5fbf", "#9aa3ad", "#22282f", "#e3e7eb"
 STYLE = {
@@ -71,14 +72,28 @@ def acceptance(trained: dict[str, Any], untrained: dict[str, Any], path: Path) -
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
         positions = np.arange(1, trained["draft_tokens"] + 1)
+        highest = 4.0
         for result, colour, name in ((untrained, GREY, "untrained"), (trained, BLUE, "trained")):
             shares = [np.nan if c is None else 100 * c for c in result["conditional"]]
             left.plot(positions, shares, "o-", color=colour, linewidth=1.8, markersize=6, label=name, clip_on=False)
-        left.set(title="Is the next draft accepted, too?", xlabel="position in the chain", ylabel="% of drafts that got there")
+            for position, share in zip(positions, shares, strict=True):
+                if share == share:  # not a number: no draft got so far
+                    left.annotate(
+                        _percent(share),
+                        (position, share),
+                        xytext=(0, 8),
+                        textcoords="offset points",
+                        fontsize=8,
+                        ha="center",
+                    )
+            highest = max(highest, np.nanmax(shares, initial=0.0))
+        left.set(title="Is the next draft accepted, too?", xlabel="position in the chain", ylabel="% of drafts reached")
         left.set_xticks(positions)
-        left.set_ylim(bottom=0)
+        left.set_xlim(0.7, positions[-1] + 0.3)
+        left.set_ylim(0, min(100.0, 1.35 * highest))
+        left.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         left.grid(axis="x", visible=False)
-        left.legend(frameon=False, loc="best")
+        left.legend(frameon=False, loc="upper right", ncols=2)
         _runs(right, trained, untrained)
         figure.savefig(path)
         plt.close(figure)
@@ -94,7 +109,7 @@ def _runs(axes: Any, trained: dict[str, Any], untrained: dict[str, Any]) -> None
         axes.bar_label(bars, labels=[_percent(s) for s in shares], padding=2, fontsize=8, color=INK)
     axes.set(title="How many drafts are accepted at once", xlabel="accepted drafts in a round", ylabel="% of rounds")
     axes.set_xticks(counts)
-    axes.set_ylim(0, 112)
+    axes.set_ylim(0, 128)
     axes.set_yticks([0, 25, 50, 75, 100])
     axes.grid(axis="x", visible=False)
     axes.legend(frameon=False, loc="upper right")

@@ -1,10 +1,10 @@
 """Write the page that tells someone who was not there what was done, what came out and what to do with it.
 
-    report/report.md         the page
-    report/*.png             its pictures
-    report/summary.json      its numbers
+report/report.md         the page
+report/*.png             its pictures
+report/summary.json      its numbers
 
-    python -m eagle3.report --preset smoke
+python -m eagle3.report --preset smoke
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def _headline(config: Config, results: dict[str, Result]) -> list[str]:
     length, untrained = trained["acceptance_length"], before["acceptance_length"]
     return [
         f"# An EAGLE-3 drafter for `{config.target}`",
-        f"**{length:.2f} tokens a round** is the predicted acceptance length of the trained drafter on answers that it has "
-        f"not seen, with chains of {trained['draft_tokens']} drafts; the same drafter before training has {untrained:.2f}. "
+        f"**{length:.2f} tokens a round** is the predicted acceptance length of the trained drafter on answers that it "
+        f"has not seen, with chains of {trained['draft_tokens']} drafts; before training it has {untrained:.2f}. "
         f"1.00 means that no draft is ever accepted, {trained['draft_tokens'] + 1}.00 that all are.",
         f"It pays where a speculative round costs less than {length:.2f} plain decoding steps. What a round costs is a "
         "matter of the engine, the GPU and the load: measure it, then compare.",
@@ -81,8 +81,8 @@ def _acceptance(results: dict[str, Result]) -> list[str]:
         "![Acceptance of the trained and the untrained drafter](acceptance.png)",
         _table(header, rows),
         "A percentage is the share of drafts at that position that are accepted, of those whose predecessors were. "
-        f"Measured over {trained['answers']} held-out answers by walking the target's own greedy text, which gives exactly "
-        "the rounds that draft-and-verify would have, up to ties. "
+        f"Measured over {trained['answers']} held-out answers by walking the target's own greedy text, which gives "
+        "exactly the rounds that draft-and-verify would have, up to ties. "
         f"{100 * agreement:.1f} % of these answers' tokens are what the target says greedily"
         + (": the prediction holds." if agreement >= 0.99 else ", so **the prediction is for text it would not say**."),
     ]
@@ -94,9 +94,9 @@ def _training(config: Config, results: dict[str, Result]) -> list[str]:
         "## Training",
         "![Loss and accuracy during training](training.png)",
         f"{r['steps']} steps of {settings.batch_size} sequences ({r['epochs']} passes over {r['sequences']}), "
-        f"{settings.unroll_steps} unrolled steps, AdamW at {settings.learning_rate:g} with {settings.warmup_steps} steps of "
-        f"warm-up and a cosine decay. The drafter has {r['parameters'] / 1e6:.1f} million parameters and a vocabulary of "
-        f"{r['draft_vocab_size']} tokens. The loss fell from {r['loss_first']:.2f} to {r['loss_last']:.2f}.",
+        f"{settings.unroll_steps} unrolled steps, AdamW at {settings.learning_rate:g} with {settings.warmup_steps} "
+        f"steps of warm-up and a cosine decay. The drafter has {r['parameters'] / 1e6:.1f} million parameters and "
+        f"{r['draft_vocab_size']} tokens to draft. The loss fell from {r['loss_first']:.2f} to {r['loss_last']:.2f}.",
         "Accuracy on the training answers far above the acceptance on held-out ones means that it has learnt them by "
         "heart: give it more answers, not more steps.",
     ]
@@ -109,8 +109,8 @@ def _data(results: dict[str, Result], samples: list[dict[str, Any]]) -> list[str
         "## Data",
         f"The target ({target['layers']} layers, hidden size {target['hidden_size']}, {target['vocab_size']} tokens) "
         f"answered {answers['answers']} prompts: {answers['tokens']['train']} tokens to train on and "
-        f"{answers['tokens']['eval']} to evaluate on. Its hidden states at the boundaries {stored['boundaries']} (k is the "
-        f"input of layer k) take {stored['bytes'] / 1e6:.0f} MB.",
+        f"{answers['tokens']['eval']} to evaluate on. Its hidden states at the boundaries {stored['boundaries']} (k is "
+        f"the input of layer k) take {stored['bytes'] / 1e6:.0f} MB.",
         "Some of what it said:",
         *quoted,
     ]
@@ -128,8 +128,8 @@ def _serving(config: Config, results: dict[str, Result]) -> list[str]:
     return [
         "## Serving it",
         f"```bash\n{command}\n```",
-        "Greedy, on prompts of the same kind, the engine's `spec_accept_length` should come close to the prediction. Far "
-        "below it, the engine does not run this drafter as it was trained.",
+        "Greedy, on prompts of the same kind, the engine's `spec_accept_length` should come close to the prediction. "
+        "Far below it, the engine does not run this drafter as it was trained.",
     ]
 
 

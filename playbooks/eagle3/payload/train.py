@@ -99,6 +99,7 @@ class Trainer:
         """Train from step `first` to the end. Raises StepError when the loss or the gradient is no number."""
         settings = self.config.train
         progress = Progress(settings.steps, "steps")
+        progress.update(first)
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
             for step in range(first, settings.steps):
                 row = self.step(step)
