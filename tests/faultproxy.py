@@ -1,9 +1,9 @@
 """A TCP proxy that breaks connections by a seeded plan: what a bad network does to SSH, on order and repeatable.
 
-    proxy = FaultProxy("127.0.0.1", port, seed=7)
-    async with proxy: connect to 127.0.0.1:proxy.port
+    async with FaultProxy("127.0.0.1", port, seed=7, after=(100_000, 300_000)) as proxy:
+        connect to 127.0.0.1:proxy.port
 
-Each connection gets the next fault of the plan, after a number of bytes of the plan's choosing:
+Each connection gets the next fault of the plan, after so many bytes in both directions together as the plan says:
 
     drop        closed in order (FIN) in both directions
     reset       closed with RST
@@ -29,10 +29,13 @@ _STALL_S = 0.5
 class FaultProxy:
     """Forwards to `host:port` with faults. `faults` lists what was really done."""
 
-    def __init__(self, host: str, port: int, seed: int, *, after: tuple[int, int] = (3_000, 60_000)) -> None:
+    def __init__(
+        self, host: str, port: int, seed: int, *, after: tuple[int, int], kinds: tuple[str, ...] = FAULTS
+    ) -> None:
         self._target = (host, port)
         self._random = random.Random(seed)
         self._after = after
+        self._kinds = kinds
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._calm = False
@@ -69,7 +72,7 @@ class FaultProxy:
             self._tasks.discard(task)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        fault = None if self._calm else self._random.choice(FAULTS)
+        fault = None if self._calm else self._random.choice(self._kinds)
         budget = self._random.randint(*self._after)
         far_reader, far_writer = await asyncio.open_connection(*self._target)
         passed = 0

@@ -66,10 +66,10 @@ class OpenSSH:
             self._process.stderr.close()
             self._process = None
 
-    def connections(self) -> list[int]:
+    async def connections(self) -> list[int]:
         """The pids of the processes that serve connections of this sshd."""
         assert self._process is not None
-        return [p.pid for p in proc.everyone().values() if p.parent == self._process.pid]
+        return await children(self._process.pid)
 
     def new_host_key(self) -> None:
         """As if the machine were installed anew: the next start shows another key."""
@@ -90,6 +90,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+async def living(pids: Iterable[int]) -> list[int]:
+    """Those of `pids` that are processes, and no zombies."""
+    table = await to_thread.run_sync(proc.everyone)
+    return [pid for pid in pids if pid in table]
+
+
+async def children(parent: int) -> list[int]:
+    """The pids of the living children of a process."""
+    return [p.pid for p in (await to_thread.run_sync(proc.everyone)).values() if p.parent == parent]
 
 
 async def gone(pid: int) -> bool:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio import to_thread
 
-from tests.hosting import end_jobs, ended, gone, oldest_python, record, started, told
+from tests.hosting import end_jobs, ended, gone, living, oldest_python, record, started, told
 from tools.connect import HostSpec
 from tools.jobs import JobSpec, JobState, describe_end
 from tools.remote import proc
@@ -149,11 +150,11 @@ async def test_a_tree_that_ignores_term_and_runs_away_is_ended(host: Host) -> No
     run = json.loads(record(host, "tree", "run").read_text())
     child = json.loads(record(host, "tree", "child").read_text())
     family = proc.Family("tree", child["pid"], child["ticks"], run["pid"])
-    members = [p.pid for p in proc.families([family])["tree"]]
+    members = [p.pid for p in (await to_thread.run_sync(proc.families, [family]))["tree"]]
     assert len(members) >= 4
     state = (await host.kill(["tree"], grace_s=0.2))[0]
     assert (state.state, state.cancelled, state.signal, state.leftovers) == ("exited", True, "SIGKILL", ())
-    assert not [pid for pid in members if (p := proc.read(pid)) is not None and not p.dead]
+    assert not await living(members)
 
 
 async def test_a_job_that_ends_names_what_it_left_running(host: Host) -> None:
@@ -162,10 +163,9 @@ async def test_a_job_that_ends_names_what_it_left_running(host: Host) -> None:
     state = (await ended(host, ["j"]))["j"]
     assert state.ok
     (left,) = state.leftovers
-    assert proc.read(left) is not None
+    assert await living([left])
     await host.kill(["j"], grace_s=0)
-    process = proc.read(left)
-    assert process is None or process.dead
+    assert not await living([left])
 
 
 async def test_a_dead_supervisor_leaves_an_orphan_not_a_failure(host: Host) -> None:

@@ -10,9 +10,8 @@ import anyio
 import pytest
 
 from state.errors import Unreachable
-from tests.hosting import gone
+from tests.hosting import children, gone, living
 from tools.jobs import clean_text
-from tools.remote import proc
 from tools.ssh import Host, HostSpec
 
 pytest_plugins = ("tests.servers",)
@@ -41,7 +40,7 @@ async def test_a_timeout_ends_the_command_with_its_runaways(host: Host) -> None:
     result = await host.run("setsid sh -c 'echo $$; sleep 1000' & echo $$; sleep 1000", timeout_s=0.5)
     pids = [int(word) for word in result.stdout.split()]
     assert (len(pids), result.timed_out, result.ok) == (2, True, False)
-    assert not [pid for pid in pids if (p := proc.read(pid)) is not None and not p.dead]
+    assert not await living(pids)
     assert result.notes == ("no output for 0 s before the limit",)
 
 
@@ -111,10 +110,10 @@ async def test_losing_contact_is_unknown_not_an_exit_code(host: Host) -> None:
                 await host.run("echo $$ > /proc/self/fd/2; sleep 1000", timeout_s=100)
 
         group.start_soon(command)
-        while not (worker := [p for p in proc.everyone().values() if p.parent == serving]):
-            await anyio.lowlevel.checkpoint()
+        while not (workers := await children(serving)):
+            pass
         os.kill(serving, 9)
-    assert await gone(worker[0].pid)
+    assert await gone(workers[0])
     assert (await host.run("echo back")).stdout == b"back\n"
 
 
@@ -123,8 +122,8 @@ async def test_a_command_given_up_is_ended(host: Host) -> None:
     serving = (await host.hello()).pid
     with anyio.move_on_after(0.3):
         await host.run("sleep 1000", timeout_s=1000)
-    for worker in [p for p in proc.everyone().values() if p.parent == serving]:
-        assert await gone(worker.pid)
+    for worker in await children(serving):
+        assert await gone(worker)
 
 
 async def test_any_text_is_one_argument(host: Host) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncssh
+from anyio import to_thread
 
 from state.errors import HostUnusable, Unreachable
 from tools.bootstrap import PYTHONS, command, package
@@ -44,6 +45,7 @@ class Channel(asyncssh.SSHClientSession[bytes]):
     async def open(cls, links: Links, name: str, root: str, python: str, on_frame: OnFrame) -> Channel:
         """Start the remote half of host `name`. Raises Unreachable, HostKeyError, HostUnusable."""
         nonce = secrets.token_hex(8)
+        await to_thread.run_sync(package)  # reads the sources once; kept from then on
         line = command(nonce, root, python)
         channel, freed = await links.open(line, lambda: cls(nonce, on_frame))
         channel.lost.add_done_callback(lambda _: freed())

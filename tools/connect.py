@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import anyio
 import asyncssh
 from anyio.lowlevel import RunVar
+from asyncssh import public_key
 
 from state.errors import HostError, HostKeyError, HostUnusable, Unreachable
 
@@ -208,13 +209,12 @@ class Links:
         pinned = endpoint.host_key if endpoint.host_key.startswith("SHA256:") else ""
         client = _Client(pinned)
         keys = [endpoint.key] if endpoint.key else [endpoint.identity] if endpoint.identity else ()
-        arguments: dict[str, Any] = {"tunnel": hops[-1]} if hops else {"tunnel": None}
         try:
             return await asyncssh.connect(
                 endpoint.address, endpoint.port or (), username=endpoint.user or (), client_keys=keys,
                 config=() if endpoint.use_config else None, known_hosts=known.trusted, client_factory=lambda: client,
+                server_host_key_algs=known.algorithms(endpoint), tunnel=hops[-1] if hops else None,
                 connect_timeout=CONNECT_S, keepalive_interval=self._keepalive_s, keepalive_count_max=_KEEPALIVES,
-                **arguments,
             )  # fmt: skip
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise _explained(error, endpoint, known, client.offered, self._name) from error
@@ -237,7 +237,7 @@ class _Known:
         if not endpoint.use_config:
             return cls(([asyncssh.import_public_key(endpoint.host_key)], [], []), "the pinned key", ())
         options = await asyncssh.SSHClientConnectionOptions.construct(
-            host=endpoint.address, port=endpoint.port or (), username=endpoint.user or ()
+            host=endpoint.address, port=endpoint.port or (), username=endpoint.user or (), config=()
         )
         jump = options.tunnel if isinstance(options.tunnel, str) and options.tunnel.lower() != "none" else ""
         jumps = tuple(entry for entry in jump.split(",") if entry.strip())
@@ -249,11 +249,20 @@ class _Known:
         files = [] if options.known_hosts is None else [str(file) for file in options.known_hosts] or _KNOWN_HOSTS
         return cls(await anyio.to_thread.run_sync(_read_known_hosts, files), ", ".join(files) or "no file", jumps)
 
-    def has_key_for(self, endpoint: Endpoint) -> bool:
-        """Whether some key was known, so that another one means a changed key and not a new host."""
-        if endpoint.host_key:
-            return True
-        return bool(self.trusted.match(endpoint.address, "", endpoint.port or None)[0])
+    def keys(self, endpoint: Endpoint) -> list[asyncssh.SSHKey]:
+        """The keys that are known for this server; none for a pinned fingerprint."""
+        if isinstance(self.trusted, tuple):
+            return list(self.trusted[0])
+        return list(self.trusted.match(endpoint.address, "", endpoint.port or None)[0])
+
+    def algorithms(self, endpoint: Endpoint) -> list[str] | tuple[()]:
+        """Kinds of host keys to ask for: the known ones first, then all others, so that a changed key is always shown.
+
+        Left to itself asyncssh asks for the known kinds only, and a server without them just closes the connection.
+        """
+        known = [algorithm.decode() for key in self.keys(endpoint) for algorithm in key.sig_algorithms]
+        others = [algorithm.decode() for algorithm in public_key.get_default_public_key_algs()]
+        return list(dict.fromkeys(known + others)) if known else ()
 
 
 def _read_known_hosts(files: list[str]) -> asyncssh.SSHKnownHosts:
@@ -267,10 +276,9 @@ def _explained(
 ) -> HostError:
     """The error in our terms: a wrong key is never "unreachable", and a refused login says what to do."""
     where = f"`{name}` (`{endpoint.address}`)" if endpoint.address != name else f"`{name}`"
-    no_algorithm = isinstance(error, asyncssh.KeyExchangeFailed) and "host key" in str(error)
-    if isinstance(error, asyncssh.HostKeyNotVerifiable) or no_algorithm:
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
         seen = f"it shows `{offered.algorithm.decode()} {offered.get_fingerprint()}`" if offered else f"`{error}`"
-        if known.has_key_for(endpoint):
+        if endpoint.host_key or known.keys(endpoint):
             return HostKeyError(
                 f"the host key of {where} has changed: {seen}, which is not what {known.source} says",
                 hint="ask whoever runs the host whether it was reinstalled; then "
@@ -286,7 +294,12 @@ def _explained(
             f"{where} refuses the login: `{error.reason}`",
             hint=f"try `ssh {endpoint.address} true`; name a key with `turnout hosts add {name} --identity FILE`",
         )
-    seen = "no answer" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    if isinstance(error, TimeoutError):
+        seen = "no answer"
+    elif isinstance(error, ConnectionRefusedError):
+        seen = "connection refused: nobody listens there"
+    else:
+        seen = str(error) or type(error).__name__
     return Unreachable(f"cannot connect to {where}: `{seen}`", hint=f"try `ssh {endpoint.address} true`")
 
 

@@ -21,7 +21,8 @@ from state.errors import HostError, HostUnusable, JobError, Unreachable, UsageEr
 from tools.channel import Channel, OnFrame
 from tools.remote.wire import Frame
 
-_SLOWEST_RETRY_S = 30.0
+# Between attempts: at most this long while a host may come back, longer when somebody has to mend something first.
+_RETRY_S, _MENDING_S = 10.0, 30.0
 # The remote half ends when it hears nothing for two minutes: a client that vanished must not leave it behind.
 _PING_S = 20.0
 _SILENCE_S = 60.0
@@ -35,12 +36,17 @@ def _hopeless(error: HostError) -> bool:
     return not isinstance(error, Unreachable) or isinstance(error.__cause__, causes)
 
 
+def _afresh(error: HostError) -> HostError:
+    """The same error once more: one exception object must not be raised in two places."""
+    return type(error)(error.message, hint=error.hint)
+
+
 class _Request:
     """One request in flight. `frames` gets its answers; an exception in it ends the request."""
 
     def __init__(self, header: dict[str, Any], body: bytes, again: bool, answer_s: float | None) -> None:
         self.header, self.body, self.again, self.answer_s = header, body, again, answer_s
-        self.frames: asyncio.Queue[Frame | HostError] = asyncio.Queue()
+        self.frames: asyncio.Queue[Frame | BaseException] = asyncio.Queue()
         self.sent = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -84,6 +90,7 @@ class Lane:
         """Begin to connect, if not begun."""
         if self._task is None:
             self._task = asyncio.create_task(self._live(), name=f"lane to {self._name}")
+            self._task.add_done_callback(self._died)
 
     async def connected(self) -> None:
         """Wait for contact. Raises what prevents it: at once when trying again would not help."""
@@ -96,7 +103,7 @@ class Lane:
             async with asyncio.timeout(self._patience_s):
                 await waiter
         except TimeoutError:
-            raise self._error from None
+            raise _afresh(self._error) from None
         finally:
             self._waiting.remove(waiter)
 
@@ -119,7 +126,8 @@ class Lane:
             except HostError as error:
                 failures += 1
                 self._failed(error)
-                pause = _SLOWEST_RETRY_S if _hopeless(error) else min(_SLOWEST_RETRY_S, 0.25 * 2**failures)
+                mending = not isinstance(error, Unreachable) or isinstance(error.__cause__, asyncssh.PermissionDenied)
+                pause = _MENDING_S if mending else min(_RETRY_S, 0.25 * 2**failures)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 continue
             failures = 0
@@ -158,8 +166,18 @@ class Lane:
         self._on_loss(error)
         if not isinstance(error, Unreachable):
             for request in self._requests.values():
-                request.frames.put_nowait(error)
+                request.frames.put_nowait(_afresh(error))
         if _hopeless(error):
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_exception(_afresh(error))
+
+    def _died(self, task: asyncio.Task[None]) -> None:
+        """A fault of our own ended the task: whoever waits must see it, or would wait for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            for request in self._requests.values():
+                request.frames.put_nowait(error)
             for waiter in self._waiting:
                 if not waiter.done():
                     waiter.set_exception(error)
@@ -170,10 +188,10 @@ class Lane:
             self._on_loss(error)
         for request in list(self._requests.values()):
             if everything or (request.sent and not request.again):
-                request.frames.put_nowait(self._unknown(request, error) if request.sent else error)
+                request.frames.put_nowait(self._unknown(request, error) if request.sent else _afresh(error))
             else:
                 request.sent = False
-                request.arm(self._patience_s, lambda: self._error)
+                request.arm(self._patience_s, lambda: _afresh(self._error))
 
     def _unknown(self, request: _Request, error: HostError) -> HostError:
         return Unreachable(f"{error.message}; what became of `{request.header['op']}` is unknown")
@@ -213,6 +231,8 @@ class Lane:
         Raises Unreachable and the other host errors; UsageError or JobError as the remote half says.
         """
         self.start()
+        if self._channel is None and not isinstance(self._error, Unreachable):
+            raise _afresh(self._error)
         number = next(self._ids)
         request = self._requests[number] = _Request({"op": op, "id": number, **fields}, body, again, answer_s)
         last = False
@@ -221,12 +241,12 @@ class Lane:
                 self._send(request)
                 await self._channel.drained()
             else:
-                request.arm(self._patience_s, lambda: self._error)
+                request.arm(self._patience_s, lambda: _afresh(self._error))
             while not last:
                 answer = await request.frames.get()
                 if request.frames.qsize() == _FRAMES_AHEAD // 2 and self._channel is not None:
                     self._channel.resume()
-                if isinstance(answer, HostError):
+                if isinstance(answer, BaseException):
                     last = True
                     raise answer
                 header, _ = answer
