@@ -18,6 +18,8 @@ from state.models import Host as HostRow
 from state.models import table
 from tools.ssh import Host, HostSpec
 
+REQUEST_PATIENCE_S = 30.0
+
 
 def local_root() -> str:
     """Where `local` keeps its jobs: `TURNOUT_ROOT`, by default `~/.turnout` like every host."""
@@ -56,8 +58,9 @@ def stored(conn: Connection, name: str) -> Mapping[str, Any] | None:
 class Hosts:
     """Connected hosts by name, until the run ends. Use `open_hosts`."""
 
-    def __init__(self, specs: Mapping[str, HostSpec], stack: AsyncExitStack) -> None:
+    def __init__(self, specs: Mapping[str, HostSpec], stack: AsyncExitStack, patience_s: float) -> None:
         self._specs = dict(specs)
+        self._patience_s = patience_s
         self._stack = stack
         self._hosts: dict[str, Host] = {}
         self._lock = anyio.Lock()
@@ -69,7 +72,7 @@ class Hosts:
         """The host, connecting in the background if this is the first time it is asked for."""
         async with self._lock:
             if name not in self._hosts:
-                host = Host(self._specs.get(name) or spec_of(name, None))
+                host = Host(self._specs.get(name) or spec_of(name, None), patience_s=self._patience_s)
                 await host.start()
                 self._stack.push_async_callback(host.close)
                 self._hosts[name] = host
@@ -77,7 +80,7 @@ class Hosts:
 
 
 @asynccontextmanager
-async def open_hosts(specs: Mapping[str, HostSpec]) -> AsyncIterator[Hosts]:
-    """Hosts that are closed at the end; what runs on them goes on."""
+async def open_hosts(specs: Mapping[str, HostSpec], *, patience_s: float = REQUEST_PATIENCE_S) -> AsyncIterator[Hosts]:
+    """Hosts that are closed at the end; what runs on them goes on. A request waits `patience_s` without contact."""
     async with AsyncExitStack() as stack:
-        yield Hosts(specs, stack)
+        yield Hosts(specs, stack, patience_s)

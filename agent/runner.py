@@ -22,7 +22,8 @@ from sqlalchemy import Connection, select
 
 from agent import playbook
 from agent.dispatcher import Dispatcher
-from agent.hosts import Hosts, open_hosts, spec_of, stored
+from agent.hosts import REQUEST_PATIENCE_S, Hosts, open_hosts, spec_of, stored
+from agent.launcher import CONNECT_PATIENCE_S
 from agent.load import creation, load, new_id
 from agent.payload import snapshot, snapshot_path
 from agent.state import SessionState
@@ -135,8 +136,10 @@ async def _drive(db: Database, session: str, make_view: ViewFactory, retry: bool
     state = await db.aread(lambda conn: load(conn, session))
     specs = await db.aread(lambda conn: host_specs(conn, state.settings))
     view = make_view(state)
-    async with open_hosts(specs) as hosts:
-        dispatcher = Dispatcher(db, state, hosts, view, payload=snapshot_path(state.settings.get("payload")))
+    patience = float(os.environ.get("TURNOUT_CONNECT_TIMEOUT") or CONNECT_PATIENCE_S)
+    async with open_hosts(specs, patience_s=min(patience, REQUEST_PATIENCE_S)) as hosts:
+        payload = snapshot_path(state.settings.get("payload"))
+        dispatcher = Dispatcher(db, state, hosts, view, payload=payload, connect_patience_s=patience)
         view.answer = dispatcher.answer
         try:
             if state.status not in ENDED or retry:
