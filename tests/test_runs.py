@@ -257,7 +257,7 @@ def test_the_payload_is_a_package_on_the_host_and_the_report_comes_back(tmp_path
 def test_a_host_that_was_never_reached_fails_the_job_and_says_what_to_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be unknown about a job that was never sent; a typing error in a host's name does not wait for ever."""
+    """Nothing is unknown about a job that was never sent: a misspelt host does not keep the run waiting for ever."""
     monkeypatch.setenv("TURNOUT_CONNECT_TIMEOUT", "1")
     steps = '  - {id: a, job: {host: nobody@127.0.0.1, run: "true"}}\n'
     monkeypatch.setenv("HOME", str(tmp_path))
