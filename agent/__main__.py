@@ -87,7 +87,10 @@ def resume(
     json: Json = False,
     db: Db = None,
 ) -> int:
-    """Go on with a session where it stands; by default the newest one that has not ended."""
+    """Go on with a session where it stands.
+
+    By default with the newest one that has not ended.
+    """
     from agent import cli_run
 
     with cli_frame.database(db) as opened:
@@ -96,7 +99,7 @@ def resume(
 
 @app.command()
 def watch(session: SomeSession = None, db: Db = None) -> int:
-    """Look on while a session runs, here or in another terminal; changes nothing."""
+    """Look on while a session runs; changes nothing."""
     from agent import cli_watch
 
     with cli_frame.database(db) as opened:
@@ -122,7 +125,7 @@ def sessions(
 
 @app.command()
 def todo(session: SomeSession = None, json: Json = False, db: Db = None) -> None:
-    """Show the todo graph of a session; by default the latest."""
+    """Show the todo graph of a session."""
     from agent import board, look, tables
 
     with cli_frame.database(db) as opened:
@@ -163,7 +166,7 @@ def logs(
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as they are, escape sequences too.")] = False,
     db: Db = None,
 ) -> int:
-    """Show the log of a job, or of a todo's newest job, from its host."""
+    """Show the log of a job, or of a todo's newest job."""
     from agent import cli_logs
 
     with cli_frame.database(db) as opened:
@@ -181,7 +184,7 @@ def kill(
     yes: Yes = False,
     db: Db = None,
 ) -> int:
-    """End a job and all its processes on its host, and say what is left of it."""
+    """End a job and all its processes on its host."""
     from agent import cli_kill
 
     with cli_frame.database(db) as opened:
@@ -193,7 +196,7 @@ def diagnose(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="A server's log or any GPU listing; `-` is stdin.")],
     json: Json = False,
 ) -> int:
-    """Say what a log or a GPU listing means and what to do about it."""
+    """Say what a log or a GPU listing means, and a remedy."""
     from agent import cli_diagnose
 
     return cli_diagnose.diagnose(file, json=json)
@@ -206,7 +209,7 @@ def doctor(
     json: Json = False,
     db: Db = None,
 ) -> int:
-    """Check the installation, the database and this machine, and say what to do about what is wrong."""
+    """Check the installation, the database and this machine."""
     from agent import doctor as doctor_module
 
     return doctor_module.doctor(db, rebuild=rebuild, hosts=hosts, json=json)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from agent.cli_frame import say_json
 from agent.painter import plain
-from agent.tables import screen
+from agent.screen import screen
 from state.errors import UsageError
 from tools.diagnose import diagnose as read_text
 

@@ -107,13 +107,28 @@ def guard(command: Callable[[], int | None], *, json: bool) -> int:
     except KeyboardInterrupt:
         return LEFT_AT_ONCE
     except BrokenPipeError:  # the reader had enough: `turnout sessions | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_reader()
         return 0
     except Exception as error:  # noqa: BLE001 - the outermost place: what arrives here is a bug and is told as one
         message = f"this is a bug in Turnout: {type(error).__name__}: {error}"
         hint = f"the traceback is in `{_keep_traceback()}`; jobs on hosts go on, `turnout resume` finds them again"
         return _failed(TurnoutError(message, hint=hint).render(), message, hint, BUG, json=json)
     return code
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Write to stdout, or not at all when nobody reads it: for commands whose exit code says more than that."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _forget_reader()
+
+
+def _forget_reader() -> None:
+    """From here on stdout goes nowhere, also what is still in its buffer."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failed(text: str, message: str, hint: str | None, code: int, *, json: bool) -> int:

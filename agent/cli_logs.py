@@ -14,11 +14,12 @@ from agent.cli_frame import note
 from agent.host_actions import spec_for
 from agent.look import find_job
 from state.db import Database
-from state.errors import NotFound, Unreachable
+from state.errors import NotFound, Unreachable, UsageError
 from tools.jobs import JobState, LogPiece, describe_end
 from tools.shell import TextCleaner
 from tools.ssh import Host
 
+PATIENCE_S = 10.0
 HEAD_BYTES = 8 << 10
 TAIL_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
@@ -33,7 +34,7 @@ def logs(
     spec = db.read(lambda conn: spec_for(conn, job["host"], job["session"]))
 
     async def show() -> None:
-        async with Host(spec) as host:
+        async with Host(spec, patience_s=PATIENCE_S) as host:
             reader = _Reader(host, job["id"], raw=raw)
             state = await reader.state()
             if offset is not None:
@@ -95,10 +96,13 @@ class _Reader:
         self._write(LogPiece(kept, left_out, size, piece.inode))
 
     async def rest(self, offset: int) -> None:
-        """Everything from `offset` to the end as it is now."""
+        """Everything from `offset` to the end as it is now. Raises `UsageError` for an offset behind it."""
         piece = await self._host.read_log(self._job, offset, PIECE_BYTES)
         if piece.truncated:
-            note(f"--- the log has only {piece.size:,} bytes: shown from its beginning ---")
+            raise UsageError(
+                f"`--offset {offset}` lies behind the end of the log of `{self._job}`, which has {piece.size} bytes",
+                hint="leave `--offset` out to see its head and tail",
+            )
         end = piece.size
         while piece.data:
             self._write(piece)

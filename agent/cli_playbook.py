@@ -31,7 +31,7 @@ def show(playbook: Playbook, json: Json = False) -> None:
 
 @app.command()
 def check(playbook: Playbook, json: Json = False) -> int:
-    """Say everything that is wrong with a playbook, with file and line."""
+    """Say all that is wrong with a playbook, with file and line."""
     from agent import cli_playbook_show
 
     return cli_playbook_show.check(playbook, json=json)

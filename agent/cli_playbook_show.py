@@ -20,7 +20,8 @@ from agent.playbook_errors import together
 from agent.playbook_params import type_of
 from agent.playbook_schema import Param, Playbook, Step, parse
 from agent.playbook_yaml import read
-from agent.tables import columns, screen
+from agent.screen import screen
+from agent.tables import columns
 from agent.templates import render, render_tree
 from state.errors import PlaybookError, TurnoutError
 from state.specs import Plan

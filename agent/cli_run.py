@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from agent import runner
 from agent.board import Board, read_board
-from agent.cli_frame import is_live, say, say_json
+from agent.cli_frame import is_live, reader_may_leave, say, say_json
+from agent.load import load
 from agent.look import find_session
 from agent.state import SessionState
 from agent.summary import summary
 from agent.views import JsonView, PlainView, View
-from state.db import Database
+from state.db import Database, state_dir
 from state.errors import SessionBusy
 
 
@@ -32,7 +34,7 @@ def resume(db: Database, wanted: str | None, *, retry: bool, yes: bool, json: bo
     session = runner.latest(db) if wanted is None and not retry else db.read(lambda conn: find_session(conn, wanted))
     board = db.read(lambda conn: read_board(conn, session))
     if board.status in runner.ENDED and not (retry and board.failures()):
-        return _tell_end(board, json=json)
+        return _tell_end(board, _fetched(db, session), json=json)
     try:
         runner.take_over(db, session)
     except SessionBusy as busy:
@@ -46,12 +48,13 @@ def _stay(
 ) -> int:
     """Drive an owned session, show it, and say how it ended."""
     board = db.read(lambda conn: read_board(conn, session))
+    board.status = "running"  # from here on, whatever it was before
     live = not json and is_live(watch)
-    if json:
-        say_json({"kind": "session", "session": session, "playbook": board.playbook, "title": board.title})
-    else:
-        say(f"{word} {session}; come back with `turnout resume {session}`")
-    sys.stdout.flush()
+    with reader_may_leave():
+        if json:
+            say_json({"kind": "session", "session": session, "playbook": board.playbook, "title": board.title})
+        else:
+            say(f"{word} {session}; come back with `turnout resume {session}`")
 
     def view(state: SessionState) -> View:
         if json:
@@ -65,24 +68,27 @@ def _stay(
     outcome = runner.drive(db, session, view, retry=retry)
     for remark in outcome.notes:
         print(f"note: {remark}", file=sys.stderr)
-    if json:
-        say_json(outcome.as_json())
-    else:
-        summary(db.read(lambda conn: read_board(conn, session)), report=outcome.report)
+    with reader_may_leave():
+        if json:
+            say_json(outcome.as_json())
+        else:
+            summary(db.read(lambda conn: read_board(conn, session)), report=outcome.report)
     return outcome.exit_code
 
 
-def _tell_end(board: Board, *, json: bool) -> int:
-    outcome = runner.Outcome(
-        board.session,
-        board.status,
-        {t.id: {"status": t.status, "result": t.result, "reason": t.reason} for t in board.todos.values()},
-        None,
-        board.reason,
-    )
+def _tell_end(board: Board, report: str | None, *, json: bool) -> int:
+    todos = {t.id: {"status": t.status, "result": t.result, "reason": t.reason} for t in board.todos.values()}
+    outcome = runner.Outcome(board.session, board.status, todos, report, board.reason)
     if json:
         say_json(outcome.as_json())
     else:
         say(f"nothing to do: session {board.session} has ended")
-        summary(board)
+        summary(board, report=report)
     return outcome.exit_code
+
+
+def _fetched(db: Database, session: str) -> str | None:
+    """The report of an ended session, if it was fetched when the session ended."""
+    name = db.read(lambda conn: load(conn, session)).settings.get("report")
+    path = state_dir() / "reports" / session / Path(str(name)).name
+    return str(path) if name and path.exists() else None

@@ -25,7 +25,7 @@ from agent.cli_frame import say_json
 from agent.doctor_hosts import Finding, known_hosts, local_host, ssh_config
 from agent.hosts import local_root
 from agent.logs import configure_once
-from agent.tables import screen
+from agent.screen import screen
 from state.db import HEAD, Database, schema_version, state_dir
 from state.errors import TurnoutError
 from state.log import rebuild, snapshot

@@ -58,6 +58,6 @@ def _warnings(board: Board, now: float) -> list[Text]:
     ]
     if len(told) > MAX_WARNINGS:
         told[MAX_WARNINGS - 1 :] = [Text(f"! no contact with {len(told) - MAX_WARNINGS + 1} more hosts", "bold yellow")]
-    if board.abandoned:
+    if board.abandoned and board.status in ("running", "paused"):
         told.append(Text(f"! no process drives this session: `turnout resume {board.session}` goes on", "bold yellow"))
     return told

@@ -54,7 +54,7 @@ def list_hosts(json: Json = False, db: Db = None) -> None:
 
 @app.command()
 def probe(name: Name, json: Json = False, db: Db = None) -> int:
-    """Look at a host: system, disks, GPUs and who is on them, engines."""
+    """Look at a host: system, disks, GPUs, engines."""
     from agent import host_actions
 
     with database(db) as opened:

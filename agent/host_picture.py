@@ -12,7 +12,8 @@ from rich.text import Text
 
 from agent.pace import ago, size
 from agent.painter import plain
-from agent.tables import Cell, columns, screen
+from agent.screen import screen
+from agent.tables import Cell, columns
 
 BAR = 20
 FULL = 0.9
@@ -133,7 +134,11 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         gpus = "?" if row["gpus"] is None else str(row["gpus"])
         seen = f"{ago(time.time() - row['probed'])} ago" if row["probed"] else "never"
-        table.append(
-            [row["name"], row["address"] or row["name"], gpus, str(row["jobs"]), seen, row["fingerprint"] or "none"]
-        )
+        table.append([row["name"], _address(row), gpus, str(row["jobs"]), seen, row["fingerprint"] or "none"])
     columns(["host", "address", "GPUs", "jobs", "probed", "key"], table, console)
+
+
+def _address(row: Mapping[str, Any]) -> str:
+    settings = row["settings"]
+    user = f"{settings['user']}@" if settings.get("user") else ""
+    return f"{user}{row['address'] or row['name']}" + (f":{settings['port']}" if settings.get("port") else "")

@@ -1,8 +1,8 @@
 """The live picture of a run on a terminal: drawn by a thread of its own, at most a few times a second.
 
-The event loop only books what happened (under a lock, in microseconds); a terminal that is stopped with Ctrl-S stops
-the picture and nothing else. What the picture shows is in `agent/frame.py`. At a question it steps aside, and goes on
-below the answer.
+The event loop only books what happened, under a lock that is never held while the terminal is written to: one that is
+stopped with Ctrl-S stops the picture and nothing else. What the picture shows is in `agent/frame.py`. At a question it
+steps aside, and goes on below the answer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.text import Text
 from agent.board import Board
 from agent.frame import frame
 from agent.questions import can_ask
+from agent.screen import Screen
 from agent.views import View
 from state.changes import Change
 from tools.jobs import ContactEvent, JobState
@@ -35,7 +36,7 @@ class LiveView(View):
         super().__init__(yes=yes)
         self.board = board
         self._foot = foot
-        self._console = console or Console(highlight=False)
+        self._console = console or Screen(highlight=False)
         self._lock = threading.Lock()
         self._painter: _Painter | None = None
         self.go_on()

@@ -28,6 +28,7 @@ SYMBOLS = {
     "paused": ("‖", "bold yellow"),
     "interrupted": ("‖", "bold yellow"),
 }
+WORDS = {"pending": "waiting", "in_progress": "running"}
 WAITS = ("◌", "yellow")
 ASKS = ("?", "bold magenta")
 MIN_BAR = 8
@@ -102,7 +103,7 @@ class Painter:
         for line in hidden:
             if line.todo is not None:
                 counts[line.todo.status] = counts.get(line.todo.status, 0) + 1
-        words = ", ".join(f"{n} {'waiting' if status == 'pending' else status}" for status, n in counts.items())
+        words = ", ".join(f"{number} {WORDS.get(status, status)}" for status, number in counts.items())
         rail = hidden[-1].row.under(self.rail).replace("│", "⋮") if self.rails else "  "
         return [Text(f"{rail if rail.strip() else '⋮'.ljust(self.rail)}{words}", "dim italic")]
 

@@ -50,6 +50,7 @@ class Questions:
     def close(self) -> None:
         """Ask nothing more; what was not answered stays open and is asked again by `turnout resume`."""
         if self._waiting:
+            print()
             self._waiting.clear()
             self._loop.remove_reader(sys.stdin.fileno())
 

@@ -94,13 +94,12 @@ class _Lanes:
         self._lanes: list[tuple[str, bool] | None] = []
 
     def row(self, id: str, children: Mapping[str, str]) -> Row:
-        """Place a node: lanes that lead to it end, lanes to its children begin or are joined."""
+        """Place a node: the lane that leads to it ends, lanes to its children begin or are joined."""
         before = list(self._lanes)
-        touched = {number for number, lane in enumerate(before) if lane is not None and lane[0] == id}
-        for number in touched:
-            self._lanes[number] = None
-        column = min(touched) if touched else self._free(0)
+        leading, _ = self._leading_to(id)
+        column = self._free(0) if leading is None else leading
         self._lanes[column] = id, False  # held while lanes for the children are looked for
+        touched: set[int] = set()
         continued = False
         for child, on in children.items():
             known, dotted = self._leading_to(child)
@@ -110,13 +109,13 @@ class _Lanes:
             touched.add(lane)
         if not continued:
             self._lanes[column] = None
-        row = self._draw(id, column, before, touched - {column})
+        row = self._draw(id, column, before, touched)
         while self._lanes and self._lanes[-1] is None:
             self._lanes.pop()
         return row
 
     def _leading_to(self, id: str) -> tuple[int | None, bool]:
-        """The lane to a node and whether it is dotted; a new lane would be, until something else joins it."""
+        """The one lane to a node and whether it is dotted; a new lane would be, until something else joins it."""
         found = ((number, lane[1]) for number, lane in enumerate(self._lanes) if lane is not None and lane[0] == id)
         return next(found, (None, True))
 

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from agent.board import Board
 from agent.pace import clock
-from agent.painter import SYMBOLS
+from agent.painter import SYMBOLS, WORDS
+from agent.screen import screen
 
 MAX_SHOWN = 10
 
@@ -15,13 +16,13 @@ MAX_SHOWN = 10
 def counts(board: Board) -> str:
     """`3/5 todos done (1 running, 1 failed)`."""
     told = [(name, board.count(name)) for name in SYMBOLS if name not in ("pending", "completed")]
-    others = ", ".join(f"{number} {name.replace('in_progress', 'running')}" for name, number in told if number)
+    others = ", ".join(f"{number} {WORDS.get(name, name)}" for name, number in told if number)
     return f"{board.done}/{len(board.todos)} todos done" + (f" ({others})" if others else "")
 
 
 def summary(board: Board, *, report: str | None = None, console: Console | None = None) -> None:
     """Print it to `console` (stdout by default)."""
-    out = console or Console(highlight=False)
+    out = console or screen()
     for line in lines(board, report=report):
         out.print(line, soft_wrap=True)
 

@@ -13,17 +13,11 @@ from agent.board import Board
 from agent.pace import ago, clock
 from agent.painter import SYMBOLS
 from agent.picture import draw
+from agent.screen import screen
 from agent.summary import counts
 from state.projection import JOB_ENDED
 
 Cell = str | Text
-PIPE_WIDTH = 120
-
-
-def screen() -> Console:
-    """Stdout; in a pipe without colour and at a width that does not depend on who reads."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[Cell]], console: Console) -> None:

@@ -106,7 +106,10 @@ class View:
 
 
 class JsonView(View):
-    """One JSON object a line: every change as it stands in the log, and beside it progress and contact with hosts."""
+    """One JSON object a line: every change of the log, and beside it progress and contact with hosts.
+
+    A change's payload lies flat beside `time`, `seq`, `kind` and `actor`, which go before keys of the same name.
+    """
 
     def __init__(self, *, yes: bool = False, out: TextIO | None = None) -> None:
         super().__init__(yes=yes)
@@ -133,7 +136,7 @@ class JsonView(View):
             self._lines.close()
 
     def _emit(self, kind: str, payload: Mapping[str, Any], **more: Any) -> None:
-        told = {"time": round(time.time(), 3), "kind": kind, **more, "payload": payload}
+        told = {**payload, "time": round(time.time(), 3), "kind": kind, **more}
         self._lines.put(json.dumps(told, ensure_ascii=False))
 
 
