@@ -7,6 +7,8 @@ fact is in both or in neither.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
@@ -34,7 +36,7 @@ def append(conn: Connection, session: str, changes: Sequence[Change], now: float
         return []
     rest = 0
     if changes[0].kind == "session.created":
-        project(conn, session, changes[0].kind, changes[0].payload, now)
+        project(conn, session, changes[0].kind, [changes[0].payload], now)
         rest = 1
     end = conn.execute(_RESERVE, {"session": session, "n": len(changes), "now": now}).scalar_one_or_none()
     if end is None:
@@ -55,8 +57,8 @@ def append(conn: Connection, session: str, changes: Sequence[Change], now: float
             for seq, change in zip(seqs, changes, strict=True)
         ],
     )
-    for change in changes[rest:]:
-        project(conn, session, change.kind, change.payload, now)
+    for kind, run in groupby(changes[rest:], key=attrgetter("kind")):
+        project(conn, session, kind, [change.payload for change in run], now)
     return seqs
 
 
@@ -77,7 +79,7 @@ def rebuild(conn: Connection) -> int:
     query = select(_messages).order_by(_messages.c.time, _messages.c.session, _messages.c.seq)
     count = 0
     for row in conn.execute(query).all():
-        project(conn, row.session, row.kind, row.payload, row.time)
+        project(conn, row.session, row.kind, [row.payload], row.time)
         count += 1
     last = select(_messages.c.session, func.max(_messages.c.time), func.max(_messages.c.seq))
     for id, time, seq in conn.execute(last.group_by(_messages.c.session)).all():

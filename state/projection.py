@@ -1,22 +1,22 @@
 """From a change to the tables: the one place where rows are written.
 
-`project` applies one change inside the caller's transaction. It is used when a change is made and when the tables are
+`project` applies changes inside the caller's transaction. It is used when a change is made and when the tables are
 rebuilt from the log, so both agree by construction. Updates are guarded: a transition that does not find the status it
 starts from raises `StateError` and the transaction is rolled back; a terminal status is never overwritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Update, bindparam, case, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from state.errors import StateError
 from state.graph import MET
 from state.models import Approval, Edge, Host, Job, Lease, Session, Todo, table
-from state.specs import TERMINAL
+from state.specs import TERMINAL, Status
 
 _sessions, _todos, _edges = table(Session), table(Todo), table(Edge)
 _jobs, _hosts, _leases, _approvals = table(Job), table(Host), table(Lease), table(Approval)
@@ -26,11 +26,16 @@ JOB_ENDED: frozenset[str] = frozenset({"exited", "lost", "refused"})
 Payload = Mapping[str, Any]
 
 
-def project(conn: Connection, session: str, kind: str, payload: Payload, time: float) -> None:
-    """Write what one change means. Kinds that change no table (such as `session.resumed`) only touch the session."""
-    handler = _HANDLERS.get(kind)
-    if handler is not None:
-        handler(conn, session, payload, time)
+def project(conn: Connection, session: str, kind: str, payloads: Sequence[Payload], time: float) -> None:
+    """Write what successive changes of one kind mean. Kinds that change no table only touch the session.
+
+    A plan is many todos and then many edges: those are written by one statement for all of them.
+    """
+    if kind in _TOGETHER:
+        _TOGETHER[kind](conn, session, payloads)
+    elif handler := _HANDLERS.get(kind):
+        for payload in payloads:
+            handler(conn, session, payload, time)
 
 
 def _session_created(conn: Connection, session: str, p: Payload, time: float) -> None:
@@ -47,23 +52,12 @@ def _session_status(conn: Connection, session: str, p: Payload, time: float) -> 
     )
 
 
-def _todo_added(conn: Connection, session: str, p: Payload, time: float) -> None:
-    row = {k: p[k] for k in ("id", "position", "title", "kind", "priority", "body", "retry")}
-    conn.execute(
-        insert(_todos),
-        {
-            "session": session,
-            **row,
-            "join_on": p["join"],
-            "group_id": p.get("group"),
-            "status": "pending",
-            "attempts": 0,
-            "attempts_before": 0,
-            "open": 0,
-            "met": 0,
-            "dead": 0,
-        },
-    )
+def _todos_added(conn: Connection, session: str, payloads: Sequence[Payload]) -> None:
+    same = ("id", "position", "title", "kind", "priority", "body", "retry")
+    counted = ("attempts", "attempts_before", "open", "met", "dead")
+    fresh = {"session": session, "status": "pending", **dict.fromkeys(counted, 0)}
+    rows = [{**{k: p[k] for k in same}, "join_on": p["join"], "group_id": p.get("group"), **fresh} for p in payloads]
+    conn.execute(insert(_todos), rows)
 
 
 def _counter(on: str, status: str) -> str:
@@ -73,13 +67,30 @@ def _counter(on: str, status: str) -> str:
     return "met" if status in MET[on] else "dead"  # type: ignore[index]
 
 
-def _todo_linked(conn: Connection, session: str, p: Payload, time: float) -> None:
-    conn.execute(insert(_edges), {"session": session, "src": p["src"], "dst": p["dst"], "on_event": p["on"]})
-    src = (_todos.c.session == session) & (_todos.c.id == p["src"])
-    status = conn.execute(select(_todos.c.status).where(src)).scalar_one()
-    column = _todos.c[_counter(p["on"], status)]
-    dst = (_todos.c.session == session) & (_todos.c.id == p["dst"])
-    conn.execute(update(_todos).where(dst).values({column: column + 1}))
+def _todos_linked(conn: Connection, session: str, payloads: Sequence[Payload]) -> None:
+    rows = [{"session": session, "src": p["src"], "dst": p["dst"], "on_event": p["on"]} for p in payloads]
+    conn.execute(insert(_edges), rows)
+    for on in dict.fromkeys(p["on"] for p in payloads):
+        ends = [{"of": session, "a": p["src"], "b": p["dst"]} for p in payloads if p["on"] == on]
+        if conn.execute(_BOOK[on], ends).rowcount != len(ends):
+            raise StateError(f"an edge of session `{session}` has no todo at one of its ends")
+
+
+def _book(on: str) -> Update:
+    """The statement that books a new edge from `a` to `b` under the counter that the status of `a` calls for."""
+    todo, source = _todos.c, _todos.alias("source")
+    of_source = select(source.c.status).where((source.c.session == bindparam("of")) & (source.c.id == bindparam("a")))
+    status = of_source.scalar_subquery()
+    counter_of = {s: _counter(on, s) for s in get_args(Status)}
+    more = {
+        name: todo[name] + case({s: 1 for s in counter_of if counter_of[s] == name}, value=status, else_=0)
+        for name in dict.fromkeys(counter_of.values())
+    }
+    both = (todo.session == bindparam("of")) & (todo.id == bindparam("b")) & status.is_not(None)
+    return update(_todos).where(both).values(more)
+
+
+_BOOK = {on: _book(on) for on in MET}
 
 
 def _todo_status(conn: Connection, session: str, p: Payload, time: float) -> None:
@@ -173,11 +184,13 @@ def _host_removed(conn: Connection, session: str, p: Payload, time: float) -> No
     conn.execute(delete(_hosts).where(_hosts.c.name == p["name"]))
 
 
+_TOGETHER: dict[str, Callable[[Connection, str, Sequence[Payload]], None]] = {
+    "todo.added": _todos_added,
+    "todo.linked": _todos_linked,
+}
 _HANDLERS: dict[str, Callable[[Connection, str, Payload, float], None]] = {
     "session.created": _session_created,
     "session.status": _session_status,
-    "todo.added": _todo_added,
-    "todo.linked": _todo_linked,
     "todo.status": _todo_status,
     "job.submitted": _job_submitted,
     "job.state": _job_state,
