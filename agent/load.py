@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Text, cast, select
 
 from agent.state import HostInfo, JobInfo, SessionState, TodoInfo
 from state import changes as c
@@ -51,7 +55,8 @@ def load(conn: Connection, session: str) -> SessionState:
     if row is None:
         raise NotFound(f"no session `{session}`", hint="`turnout sessions` lists them")
     state = SessionState(session, row.settings, status=row.status, reason=row.reason)
-    _load_graph(conn, state)
+    with _no_collection():
+        _load_graph(conn, state)
     _load_hosts(conn, state)
     _load_jobs(conn, state)
     approvals = table(Approval)
@@ -62,18 +67,43 @@ def load(conn: Connection, session: str) -> SessionState:
     return state
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let the garbage collector rest: a million new objects all stay, and looking through them doubles the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@cache
+def _retry(text: str) -> Retry:
+    """A retry rule from its JSON. Todos share a few of them, so that most need not be read."""
+    rule = json.loads(text)
+    return Retry(rule.get("times", 0), tuple(rule.get("on", ())))
+
+
 def _load_graph(conn: Connection, state: SessionState) -> None:
-    todos, edges = table(Todo), table(Edge)
-    for row in conn.execute(select(todos).where(todos.c.session == state.session).order_by(todos.c.position)):
-        node = Node(row.id, row.position, kind=row.kind, priority=row.priority, join=row.join_on, status=row.status)
-        node.open, node.met, node.dead = row.open, row.met, row.dead
+    todos, edges = table(Todo).c, table(Edge).c
+    of_spec = (todos.id, todos.title, todos.kind, todos.body, todos.priority, todos.join_on, todos.group_id)
+    of_node = (todos.position, todos.status, todos.open, todos.met, todos.dead, cast(todos.retry, Text))
+    of_info = (todos.attempts, todos.attempts_before, todos.result, todos.reason, todos.host)
+    query = select(*of_spec, *of_node, *of_info).where(todos.session == state.session).order_by(todos.position)
+    # Taken apart by place: by name it would be the most expensive step of all.
+    for row in conn.execute(query):
+        id, title, kind, body, priority, join, group, position, status, open, met, dead, retry, *info = row
+        node = Node(id, position, kind=kind, priority=priority, join=join, status=status)
+        node.open, node.met, node.dead = open, met, dead
         state.graph.add(node)
-        retry = Retry(row.retry.get("times", 0), tuple(row.retry.get("on", ())))
-        spec = TodoSpec(row.id, row.title, row.kind, row.body, row.priority, row.join_on, retry, row.group_id)
-        state.todos[row.id] = TodoInfo(spec, row.attempts, row.attempts_before, row.result, row.reason, host=row.host)
-        state.note_result(row.id)
-        state.open_todos += row.status not in TERMINAL
-    columns = select(edges.c.src, edges.c.dst, edges.c.on_event).where(edges.c.session == state.session)
+        attempts, attempts_before, result, reason, host = info
+        spec = TodoSpec(id, title, kind, body, priority, join, _retry(retry), group)
+        state.todos[id] = TodoInfo(spec, attempts, attempts_before, result, reason, host=host)
+        state.note_result(id)
+        state.open_todos += status not in TERMINAL
+    columns = select(edges.src, edges.dst, edges.on_event).where(edges.session == state.session)
     state.graph.restore((src, dst, on) for src, dst, on in conn.execute(columns))
 
 
