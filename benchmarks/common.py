@@ -128,6 +128,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "openssh": ssh, **{name: metadata.version(name) for name in LIBRARIES}}
 
 
+def revision() -> str | None:
+    """The commit that is measured, `-dirty` when files differ from it; None outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    return told.stdout.strip() or None
+
+
 def idle() -> float:
     """The share of the processors that nobody uses while we only look, 0 to 1: how quiet the machine is."""
     before = _cpu_times()
@@ -193,6 +200,7 @@ def save(name: str, folder: Path, aims: Sequence[Aim], figures: Mapping[str, Any
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(folder),
         "load": os.getloadavg(),
+        "revision": revision(),
         "versions": versions(),
         "aims": [{**dataclasses.asdict(aim), "met": aim.met} for aim in aims],
         "figures": figures,

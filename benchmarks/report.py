@@ -31,7 +31,7 @@ def _taken_on(result: Mapping[str, Any]) -> str:
     quiet = f" Idle before each measurement: {looks[0]:.0%} to {looks[-1]:.0%}." if looks else ""
     peers = "".join(f", {name} {version}" for name, version in result.get("peers", {}).items())
     return (
-        f"{result['date'][:10]}; {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
+        f"{result['date'][:10]}, revision {result['revision']}; {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
         f"{machine['kernel']}, {machine['file_system']} with {machine['fsync_ms']} ms an fsync; Python "
         f"{versions['python']}, {versions['openssh']}, asyncssh {versions['asyncssh']}{peers}.{quiet}"
     )
