@@ -26,8 +26,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tests.servers import OpenSSH
-from tools.connect import HostSpec
+from tests.hosting import OpenSSH
+from tools.ssh import HostSpec
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("anyio", "asyncssh", "cryptography", "sqlalchemy", "sqlmodel", "typer")
@@ -124,15 +124,17 @@ def _fsync_ms(folder: Path) -> float:
 
 def versions() -> dict[str, str]:
     """Of Python, OpenSSH, and the libraries that the figures depend on."""
-    ssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split(",")[0].strip()
+    ssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split()[0].strip(",")
     return {"python": platform.python_version(), "openssh": ssh, **{name: metadata.version(name) for name in LIBRARIES}}
 
 
 def revision() -> str | None:
-    """The commit that is measured, `-dirty` when files differ from it; None outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    told = subprocess.run(command, capture_output=True, text=True)
-    return told.stdout.strip() or None
+    """The commit that is measured, `-dirty` when the code differs from it; None outside a repository."""
+    git = ["git", "-C", str(Path(__file__).parent.parent)]
+    commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    code = [*git, "status", "--porcelain", "state", "tools", "agent"]
+    dirty = "-dirty" if commit and subprocess.run(code, capture_output=True, text=True).stdout else ""
+    return commit + dirty or None
 
 
 def idle() -> float:
@@ -171,6 +173,12 @@ def memory_mb(pid: int, what: str = "Rss") -> float:
     found = re.search(rf"^{what}:\s*(\d+) kB", text, re.MULTILINE)
     assert found is not None, text
     return int(found[1]) * 1024 / 1e6
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of a processor that a process and its ended children have used: fields 14 to 17 of its stat (proc(5))."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return sum(map(int, stat[stat.rindex(")") + 2 :].split()[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 # -- results

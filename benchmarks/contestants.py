@@ -3,8 +3,8 @@
     python -m benchmarks.contestants turnout-jobs HOST.json 1000 [--profile]
 
 prints one JSON line: `seconds` for all `count` pieces of work, `failures` among them, `cpu_s` and `peak_mb` of this
-process. Every contestant connects before its clock starts. The peers that are no part of our environment are in
-benchmarks/peers.py.
+process, and for ours `host_cpu_ms`: what the remote half and all it started used of a processor for each piece. Every
+contestant connects before its clock starts. The peers that are no part of our environment are in benchmarks/peers.py.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from agent.dispatcher import Dispatcher
 from agent.hosts import open_hosts
 from agent.load import creation, load, new_id
 from agent.state import HostInfo, SessionState
-from benchmarks.common import peak_mb, spec_from_json, workplace
+from benchmarks.common import cpu_s, peak_mb, spec_from_json, workplace
 from state import owner
 from state.changes import Change
 from state.db import Database
 from state.log import append
 from state.specs import EdgeSpec, Plan, TodoSpec
-from tools.connect import HostSpec
 from tools.jobs import ContactEvent, JobSpec, JobState
-from tools.ssh import Host
+from tools.ssh import Host, HostSpec
 
+Told = dict[str, float]
 IN_FLIGHT = 32
 """Pieces of work at once: what Turnout allows a host by default, and four connections of eight sessions."""
 
@@ -59,10 +59,15 @@ async def share_out(count: int, workers: int, work: Callable[[int], Awaitable[bo
     return sum(await asyncio.gather(*[worker() for _ in range(workers)]))
 
 
+async def host_cpu_s(host: Host) -> float:
+    """Seconds of a processor that the remote half and its ended children have used, on this very machine."""
+    return cpu_s((await host.hello()).pid)
+
+
 # -- quick commands
 
 
-async def turnout_quick(spec: HostSpec, count: int) -> tuple[float, int]:
+async def turnout_quick(spec: HostSpec, count: int) -> Told:
     """`Host.run("true")`, 32 in flight."""
 
     async def work(number: int) -> bool:
@@ -70,14 +75,16 @@ async def turnout_quick(spec: HostSpec, count: int) -> tuple[float, int]:
 
     async with Host(spec) as host:
         await work(0)
-        began = time.perf_counter()
+        before, began = await host_cpu_s(host), time.perf_counter()
         failures = await share_out(count, IN_FLIGHT, work)
-        return time.perf_counter() - began, failures
+        seconds = time.perf_counter() - began
+        used = await host_cpu_s(host) - before
+        return {"seconds": seconds, "failures": failures, "host_cpu_ms": round(used / count * 1000, 3)}
 
 
-async def asyncssh_sessions(spec: HostSpec, count: int, connections: int) -> tuple[float, int]:
+async def asyncssh_sessions(spec: HostSpec, count: int, connections: int) -> Told:
     """A session for each command, 8 at once on each connection: the most that OpenSSH's defaults carry safely."""
-    known = ([asyncssh.import_public_key(spec.host_key)], [], [])
+    known: Any = ([asyncssh.import_public_key(spec.host_key)], [], [])
     links = [
         await asyncssh.connect(
             spec.address, spec.port, username=spec.user, client_keys=[spec.identity], known_hosts=known, config=None
@@ -106,13 +113,13 @@ async def asyncssh_sessions(spec: HostSpec, count: int, connections: int) -> tup
     seconds = time.perf_counter() - began
     for link in links:
         link.close()
-    return seconds, failures
+    return {"seconds": seconds, "failures": failures, "refused": len(refused)}
 
 
 # -- durable jobs
 
 
-async def turnout_host_jobs(spec: HostSpec, count: int) -> tuple[float, int]:
+async def turnout_host_jobs(spec: HostSpec, count: int) -> Told:
     """The job protocol alone: `Host.launch` and the event of the end, 32 jobs in flight, no graph and no database."""
     ended: dict[str, asyncio.Future[JobState]] = {}
     run = f"{time.time_ns():x}"
@@ -126,18 +133,20 @@ async def turnout_host_jobs(spec: HostSpec, count: int) -> tuple[float, int]:
 
     async def work(number: int) -> bool:
         job = f"{run}-{number}"
-        end = ended[job] = asyncio.get_running_loop().create_future()
+        end: asyncio.Future[JobState] = asyncio.get_running_loop().create_future()
+        ended[job] = end
         await host.launch([JobSpec(job, "true")])
         return (await end).ok
 
     async with Host(spec) as host:
         listening = asyncio.create_task(listen(host))
         await work(count)
-        began = time.perf_counter()
+        before, began = await host_cpu_s(host), time.perf_counter()
         failures = await share_out(count, IN_FLIGHT, work)
         seconds = time.perf_counter() - began
+        used = await host_cpu_s(host) - before
         listening.cancel()
-        return seconds, failures
+        return {"seconds": seconds, "failures": failures, "host_cpu_ms": round(used / count * 1000, 3)}
 
 
 def job_plan(name: str, todos: int, run: str = "true", host: str = "lo", chain: bool = False) -> Plan:
@@ -160,28 +169,30 @@ def store(db: Database, plan: Plan) -> str:
     return session
 
 
-async def drive(db: Database, session: str, spec: HostSpec, max_jobs: int) -> tuple[float, SessionState]:
-    """Run a stored session on one host to its end: the seconds from the first look at the graph, and its state."""
+async def drive(db: Database, session: str, spec: HostSpec, max_jobs: int) -> tuple[float, float, SessionState]:
+    """Run a stored session on one host to its end: seconds, seconds of a processor on the host, and its state."""
     state = db.read(lambda conn: load(conn, session))
     state.hosts[spec.name] = HostInfo(spec.name, max_jobs=max_jobs)
     async with open_hosts({spec.name: spec}) as hosts:
-        await (await hosts.get(spec.name)).hello()
-        began = time.perf_counter()
+        host = await hosts.get(spec.name)
+        before, began = await host_cpu_s(host), time.perf_counter()
         await Dispatcher(db, state, hosts, Quiet()).run()
-        return time.perf_counter() - began, state
+        seconds = time.perf_counter() - began
+        return seconds, await host_cpu_s(host) - before, state
 
 
-async def turnout_jobs(spec: HostSpec, count: int) -> tuple[float, int]:
+async def turnout_jobs(spec: HostSpec, count: int) -> Told:
     """All of it: a stored plan of `count` independent todos, each a durable job, until the session has ended."""
     with workplace() as folder:
         db = Database.open(str(folder / "turnout.db"))
         session = store(db, job_plan("jobs", count, host=spec.name))
-        seconds, state = await drive(db, session, spec, IN_FLIGHT)
+        seconds, used, state = await drive(db, session, spec, IN_FLIGHT)
         db.close()
-    return seconds, sum(node.status != "completed" for node in state.graph.nodes.values())
+    failures = sum(node.status != "completed" for node in state.graph.nodes.values())
+    return {"seconds": seconds, "failures": failures, "host_cpu_ms": round(used / count * 1000, 3)}
 
 
-Contestant = Callable[[HostSpec, int], Awaitable[tuple[float, int]]]
+Contestant = Callable[[HostSpec, int], Awaitable[Told]]
 CONTESTANTS: dict[str, Contestant] = {
     "turnout-quick": turnout_quick,
     "turnout-host-jobs": turnout_host_jobs,
@@ -202,20 +213,16 @@ def main() -> None:
     profile = cProfile.Profile(time.process_time)
     spec = spec_from_json(options.host.read_text())
 
-    async def measured() -> tuple[float, int]:
+    async def measured() -> Told:
         if options.profile:
             profile.enable()
         return await CONTESTANTS[options.name](spec, options.count)
 
-    seconds, failures = asyncio.run(measured())
+    told = asyncio.run(measured())
     if options.profile:
         profile.disable()
         pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(45)
-    print(
-        json.dumps(
-            {"seconds": seconds, "failures": failures, "cpu_s": round(time.process_time(), 2), "peak_mb": peak_mb()}
-        )
-    )
+    print(json.dumps({**told, "cpu_s": round(time.process_time(), 2), "peak_mb": peak_mb()}))
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@ from benchmarks.common import Aim, idle, median, openssh, percentile, save, wait
 from benchmarks.contestants import IN_FLIGHT, drive, job_plan, store
 from state.db import Database
 from state.models import Job, table
-from tools.connect import HostSpec
+from tools.ssh import HostSpec
 
 
 def chain(spec: HostSpec, folder: Path, jobs: int) -> list[float]:
     """Run a chain of jobs; the milliseconds between each end and the next start, from what the host reported."""
     db = Database.open(str(folder / "chain.db"))
     session = store(db, job_plan("chain", jobs, host=spec.name, chain=True))
-    _, state = anyio.run(drive, db, session, spec, IN_FLIGHT)
+    *_, state = anyio.run(drive, db, session, spec, IN_FLIGHT)
     assert state.status == "completed", state.reason
     rows = table(Job)
     query = select(rows.c.started, rows.c.ended).where(rows.c.session == session).order_by(rows.c.submitted)

@@ -42,9 +42,8 @@ from benchmarks.common import (
 from benchmarks.contestants import Quiet, job_plan, store
 from state.changes import Change
 from state.db import Database
-from tools.connect import HostSpec
 from tools.remote import proc
-from tools.ssh import Host
+from tools.ssh import Host, HostSpec
 
 
 class AllRunning(Quiet):

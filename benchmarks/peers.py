@@ -15,14 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 HOSTS = 8
 """Connections of those that take one for each entry of a list of hosts; OpenSSH sheds handshakes above 10 at once."""
 
 
-def openssh_mux(host: dict, count: int, folder: Path) -> tuple[float, int]:
+def openssh_mux(host: dict[str, Any], count: int, folder: Path) -> tuple[float, int]:
     """One ControlMaster and `xargs -P8`: what a shell script can do."""
     (folder / "known").write_text(f"[{host['address']}]:{host['port']} {host['host_key']}\n")
     ssh = [
@@ -39,7 +41,7 @@ def openssh_mux(host: dict, count: int, folder: Path) -> tuple[float, int]:
     return seconds, len(done.stderr.splitlines())
 
 
-def parallel_ssh(host: dict, count: int, folder: Path) -> tuple[float, int]:
+def parallel_ssh(host: dict[str, Any], count: int, folder: Path) -> tuple[float, int]:
     """`ParallelSSHClient` over eight entries for the same host, whose connections it keeps from round to round."""
     from pssh.clients import ParallelSSHClient
 
@@ -58,7 +60,7 @@ def parallel_ssh(host: dict, count: int, folder: Path) -> tuple[float, int]:
     return time.perf_counter() - began, failures
 
 
-def fabric(host: dict, count: int, folder: Path) -> tuple[float, int]:
+def fabric(host: dict[str, Any], count: int, folder: Path) -> tuple[float, int]:
     """Eight `Connection`s, each in a thread of its own; more sessions on fewer connections made errors."""
     from fabric import Connection
 
@@ -83,7 +85,7 @@ def fabric(host: dict, count: int, folder: Path) -> tuple[float, int]:
     return seconds, failures
 
 
-def ansible(host: dict, count: int, folder: Path, module: str) -> tuple[float, int]:
+def ansible(host: dict[str, Any], count: int, folder: Path, module: str) -> tuple[float, int]:
     """One ad-hoc call over `count` aliases of the host, eight forks, shared connections and pipelining on."""
     common = (
         f"ansible_host={host['address']} ansible_port={host['port']} ansible_user={host['user']} "
@@ -94,15 +96,15 @@ def ansible(host: dict, count: int, folder: Path, module: str) -> tuple[float, i
         "ANSIBLE_HOST_KEY_CHECKING": "false", "ANSIBLE_PIPELINING": "true", "ANSIBLE_HOME": str(folder),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder), "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
     }  # fmt: skip
-    program = Path(sys.executable).with_name("ansible")
-    command = [program, "all", "-i", folder / "hosts", "-m", module, "-a", "true", "-f", str(HOSTS), "-o"]
+    program = str(Path(sys.executable).with_name("ansible"))
+    command = [program, "all", "-i", str(folder / "hosts"), "-m", module, "-a", "true", "-f", str(HOSTS), "-o"]
     began = time.perf_counter()
     done = subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True)
     seconds = time.perf_counter() - began
     return seconds, count - sum("rc=0" in line for line in done.stdout.splitlines())
 
 
-PEERS = {
+PEERS: dict[str, Callable[[dict[str, Any], int, Path], tuple[float, int]]] = {
     "openssh-mux": openssh_mux,
     "parallel-ssh": parallel_ssh,
     "fabric": fabric,

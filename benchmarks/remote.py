@@ -81,7 +81,7 @@ def ratio(found: Figures, name: str, others: list[str]) -> float:
 
 
 def conclude(found: Figures) -> tuple[list[Aim], dict[str, Any]]:
-    """The aims, and for each contestant its median rate, its failures and its ratio to ours of the same sort."""
+    """The aims, and for each contestant its median rate, its failures, memory and ratio to ours of the same sort."""
     rates = {name: median([run["per_second"] for run in runs]) for name, runs in found.items()}
     raw, tools = ["asyncssh-1x8", "asyncssh-4x8"], [name for name in found if name in TOOLS]
     aims = [
@@ -97,6 +97,7 @@ def conclude(found: Figures) -> tuple[list[Aim], dict[str, Any]]:
             "per_second": rates[name],
             "failures": sum(run["failures"] for run in runs),
             "peak_mb": median([run["peak_mb"] for run in runs]),
+            "host_cpu_ms": median([run["host_cpu_ms"] for run in runs]) if "host_cpu_ms" in runs[0] else None,
             "quick_over_this": ratio(found, "turnout-quick", [name]),
             "jobs_over_this": ratio(found, "turnout-jobs", [name]),
         }

@@ -17,6 +17,7 @@ from typing import Any
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 RESULTS = Path(__file__).parent / "results"
+_NAMED = ("python", "openssh", "asyncssh", "sqlalchemy", "parallel-ssh", "fabric", "ansible-core")
 _BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -26,15 +27,13 @@ def table_of(result: Mapping[str, Any]) -> list[str]:
 
 
 def _taken_on(result: Mapping[str, Any]) -> str:
-    machine, versions = result["machine"], result["versions"]
+    machine, versions = result["machine"], {**result["versions"], **result.get("peers", {})}
+    of_machine = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux {machine['kernel']}"
+    disk = f"{machine['file_system']} with {machine['fsync_ms']} ms an fsync"
+    said = ", ".join(f"{name} {version}" for name, version in versions.items() if name in _NAMED)
     looks = sorted(_idle(result))
     quiet = f" Idle before each measurement: {looks[0]:.0%} to {looks[-1]:.0%}." if looks else ""
-    peers = "".join(f", {name} {version}" for name, version in result.get("peers", {}).items())
-    return (
-        f"{result['date'][:10]}, revision {result['revision']}; {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
-        f"{machine['kernel']}, {machine['file_system']} with {machine['fsync_ms']} ms an fsync; Python "
-        f"{versions['python']}, {versions['openssh']}, asyncssh {versions['asyncssh']}{peers}.{quiet}"
-    )
+    return f"{result['date'][:10]}, revision {result['revision']}; {of_machine}, {disk}; {said}.{quiet}"
 
 
 def _idle(tree: Any) -> list[float]:
@@ -66,7 +65,9 @@ def _figures(figures: Mapping[str, Any]) -> list[str]:
     return [head, "|---" * (len(columns) + 1) + "|", *rows]
 
 
-def _said(value: float) -> str:
+def _said(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.3g}"
 
 
