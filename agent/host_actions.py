@@ -24,7 +24,7 @@ from state.errors import HostKeyError, NotFound, UsageError
 from state.log import append
 from state.models import SYSTEM, Job, Session, table
 from state.projection import JOB_ENDED
-from tools.connect import Endpoint
+from tools.hostkeys import Endpoint
 from tools.probe import facts
 from tools.ssh import Host, HostSpec, host_key
 

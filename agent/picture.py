@@ -27,7 +27,7 @@ def draw(board: Board, *, width: int, height: int | None, now: float, ascii: boo
     details = 2
     if height is not None:
         moving = sum(line.todo is not None and line.todo.status == "in_progress" for line in lines)
-        while details and (len(lines) + moving * details > height and moving * (1 + details) > max(3, height * 2 // 3)):
+        while details and (len(lines) + moving * details > height and moving * (1 + details) > height * 2 // 3):
             details -= 1
     shown = _fit(board, lines, height, details)
     painter = Painter(board, lines, width, now)

@@ -166,7 +166,7 @@ def test_retry_tries_failed_todos_again(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_stores_and_starts_nothing() -> None:
-    """`--dry-run` shows every todo in order, with commands filled in as far as they are known, and no session exists."""
+    """`--dry-run` shows every todo in order, its commands filled in as far as they are known; no session exists."""
     shown = turnout("run", str(EXAMPLES / "contingency.yaml"), "--set", "multiplier=1.5", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert 'echo \'{"multiplier": 1.5' in shown.stdout

@@ -72,7 +72,9 @@ def test_an_offset_behind_the_end_is_an_error(tmp_path: Path) -> None:
 def test_following_ends_when_the_job_ends(tmp_path: Path) -> None:
     """`logs -f` of a running job gives all of its log, also what comes later, and returns."""
     gate = tmp_path / "gate"
-    step = f"  - {{id: slow, job: {{host: local, run: 'echo one; until [ -e {gate} ]; do sleep 0.05; done; echo two'}}}}\n"
+    step = (
+        f"  - {{id: slow, job: {{host: local, run: 'echo one; until [ -e {gate} ]; do sleep 0.05; done; echo two'}}}}\n"
+    )
     driver = begin("run", playbook(tmp_path, step), "--json")
     until(driver, job_runs)
     follower = begin("logs", "slow", "-f")
@@ -96,7 +98,7 @@ def test_a_kill_wants_an_answer_or_yes(tmp_path: Path) -> None:
     killed = turnout("kill", "slow", "--yes", "--grace", "1")
     assert killed.returncode == 0, killed.stderr
     assert "no process of it is left" in killed.stdout
-    out, _ = driver.communicate(timeout=60)
+    driver.communicate(timeout=60)
     assert driver.returncode == 1
     (job,) = json.loads(turnout("jobs", "--json").stdout)
     assert (job["state"], job["cancel"]) == ("exited", "killed by the operator")

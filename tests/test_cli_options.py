@@ -89,3 +89,15 @@ def test_help_needs_neither_database_nor_ssh(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
     assert not loaded & HEAVY
+
+
+def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
+    """docs/cli.md holds a row for each command with all of its options."""
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1].replace("\\|", "|"): line for line in page.splitlines() if line.startswith("| `")}
+    for command, words in EXPECTED.items():
+        name = command.removeprefix("turnout").strip()
+        options = [word for word in words.split() if word.startswith("-") and word != "--help"]
+        if name and words != "--help":
+            row = next(line for key, line in rows.items() if key == name or key.startswith(f"{name} "))
+            assert all(f"`{option}" in row for option in options), (command, options)

@@ -1,0 +1,147 @@
+"""Hosts from the command line, against a real OpenSSH server: keys are shown, pinned, verified and only then used."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from agent.host_picture import lines, picture
+from tests.cli_helpers import EXAMPLES, SLEEPS, begin, job_runs, last, playbook, turnout, until
+from tests.hosting import OpenSSH
+
+pytest_plugins = ("tests.servers",)
+
+
+def address(sshd: OpenSSH) -> str:
+    return f"{getpass.getuser()}@127.0.0.1:{sshd.port}"
+
+
+def add(sshd: OpenSSH, tmp_path: Path, *more: str) -> Any:
+    identity = ["--identity", str(sshd.folder / "client"), "--root", str(tmp_path / "remote")]
+    return turnout("hosts", "add", "gpu1", address(sshd), *identity, *more)
+
+
+def hosts() -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(turnout("hosts", "list", "--json").stdout)
+    return rows
+
+
+@pytest.mark.sshd
+def test_a_host_is_added_only_when_its_key_is_agreed_to(sshd: OpenSSH, tmp_path: Path) -> None:
+    """Without a terminal the key is shown and not taken; a wrong fingerprint is refused; the right one is pinned."""
+    asked = add(sshd, tmp_path)
+    assert asked.returncode == 2
+    assert "shows the key ssh-ed25519 SHA256:" in asked.stderr
+    wrong = add(sshd, tmp_path, "--fingerprint", "SHA256:" + "A" * 43)
+    assert wrong.returncode == 5
+    assert hosts() == []
+    shown = next(word for word in asked.stderr.split() if word.startswith("SHA256:"))
+    added = add(sshd, tmp_path, "--fingerprint", shown)
+    assert added.returncode == 0, added.stderr
+    assert "disks" in added.stdout
+    (row,) = hosts()
+    assert (row["name"], row["fingerprint"], row["jobs"]) == ("gpu1", shown, 0)
+    assert row["probed"] is not None
+
+
+@pytest.mark.sshd
+def test_a_run_goes_to_the_host_and_its_logs_come_from_there(sshd: OpenSSH, tmp_path: Path) -> None:
+    """`run --host` uses the added host, and `logs` reads from it."""
+    assert add(sshd, tmp_path, "--yes").returncode == 0
+    done = turnout("run", str(EXAMPLES / "contingency.yaml"), "--host", "gpu1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert {job["host"] for job in json.loads(turnout("jobs", "--json").stdout)} == {"gpu1"}
+    assert turnout("logs", "serve_plain").stdout == "the drafter gives 0.66x, less than 1.0x\n"
+    assert (tmp_path / "remote" / "jobs" / f"{last(done.stdout)['session']}.bench.1" / "log").exists()
+
+
+@pytest.mark.sshd
+def test_a_changed_key_is_trusted_only_on_purpose(sshd: OpenSSH, tmp_path: Path) -> None:
+    """After a reinstall nothing connects, both fingerprints are shown, and `hosts trust` pins the new one."""
+    assert add(sshd, tmp_path, "--yes").returncode == 0
+    before = hosts()[0]["fingerprint"]
+    sshd.stop()
+    sshd.new_host_key()
+    sshd.start()
+    refused = turnout("hosts", "probe", "gpu1")
+    assert refused.returncode == 5
+    assert "has changed" in refused.stderr
+    again = add(sshd, tmp_path, "--yes")
+    assert again.returncode == 5
+    assert "turnout hosts trust gpu1" in again.stderr
+    asked = turnout("hosts", "trust", "gpu1")
+    assert asked.returncode == 2
+    assert before in asked.stderr
+    assert turnout("hosts", "trust", "gpu1", "--yes").returncode == 0
+    assert hosts()[0]["fingerprint"] != before
+    assert json.loads(turnout("hosts", "probe", "gpu1", "--json").stdout)["host"] == "gpu1"
+
+
+@pytest.mark.sshd
+def test_a_host_with_jobs_is_not_forgotten(sshd: OpenSSH, tmp_path: Path) -> None:
+    """`hosts remove` refuses while a job runs there and names it."""
+    assert add(sshd, tmp_path, "--yes").returncode == 0
+    driver = begin("run", playbook(tmp_path, SLEEPS.replace("local", "gpu1")), "--json")
+    job = until(driver, job_runs)["id"]
+    refused = turnout("hosts", "remove", "gpu1", "--yes")
+    assert refused.returncode == 2
+    assert job in refused.stderr
+    assert turnout("kill", job, "--yes").returncode == 0
+    driver.communicate(timeout=60)
+    assert turnout("hosts", "remove", "gpu1", "--yes").returncode == 0
+    assert hosts() == []
+    assert turnout("doctor", "--json").returncode == 0
+
+
+FACTS = {
+    "os": "Ubuntu 24.04",
+    "kernel": "6.8.0",
+    "machine": "x86_64",
+    "cpus": 128,
+    "uptime_s": 3 * 86_400,
+    "memory": {"total": 1 << 40, "available": 1 << 39},
+    "disks": [
+        {"name": "root", "path": "/data", "total": 100 << 30, "free": 2 << 30, "free_inodes": 10},
+        {"name": "home", "path": "/home/op", "total": 100 << 30, "free": 2 << 30, "free_inodes": 10},
+    ],
+    "gpus": [
+        {"index": 0, "name": "NVIDIA H200", "memory_total_mib": 143771, "memory_used_mib": 130000, "utilization": 97},
+        {"index": 1, "name": "NVIDIA H200", "faulted": True, "fault": "GPU is lost"},
+    ],
+    "gpu_processes": [{"pid": 4242, "name": "/usr/bin/python3", "used_mib": 129000, "gpu": 0, "zombie": False}],
+    "gpu_error": None,
+    "gpu_remedy": None,
+    "pythons": [{"path": "/opt/venv/bin/python", "version": "3.12", "packages": {"vllm": "0.11.0", "torch": "2.8"}}],
+    "engines_running": [{"engine": "vllm", "pid": 4242, "argv": [], "ports": [8000], "job": None}],
+    "warnings": ["GPU 1: broken, not leased"],
+}
+
+
+def test_the_picture_of_a_host_shows_who_is_where() -> None:
+    """Disks that share a file system are one bar; each GPU shows its memory and its processes; faults stand out."""
+    text = "\n".join(line.plain.rstrip() for line in lines("gpu1", FACTS))
+    for expected in (
+        "gpu1  Ubuntu 24.04 · 6.8.0 · x86_64 · 128 CPUs · up 3 d",
+        "50%  512 GiB of 1.0 TiB",
+        "98%  98.0 GiB of 100 GiB  /data, /home/op  almost no inodes left",
+        "90%  127 GiB of 140 GiB  NVIDIA H200  97% busy",
+        "pid 4242  python3  126 GiB",
+        "broken: GPU is lost",
+        "vllm 0.11.0  /opt/venv/bin/python",
+        "vllm runs: pid 4242 on port 8000",
+        "! GPU 1: broken, not leased",
+    ):
+        assert expected in text
+    assert text.count("/data") == 1
+
+
+def test_a_host_without_gpus_says_why() -> None:
+    """What could not be read is told in the place where it would stand; nothing is invented."""
+    console = Console(record=True, width=100)
+    picture("cpu1", {"gpus": [], "gpu_error": "no `nvidia-smi` on the PATH", "disks": []}, console)
+    assert "no `nvidia-smi` on the PATH" in console.export_text()
