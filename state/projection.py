@@ -8,10 +8,10 @@ starts from raises `StateError` and the transaction is rolled back; a terminal s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, get_args
 
 from sqlalchemy import Connection, Update, bindparam, case, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from state.errors import StateError
 from state.graph import MET
@@ -169,7 +169,8 @@ def _approval_answered(conn: Connection, session: str, p: Payload, time: float) 
 
 
 def _host_saved(conn: Connection, session: str, p: Payload, time: float) -> None:
-    dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
+    # Imported here because PostgreSQL's takes 50 ms, which every command would wait for.
+    dialect = import_module(f"sqlalchemy.dialects.{conn.dialect.name}")
     values = {k: p[k] for k in ("address", "settings", "key")}
     row = {"name": p["name"], **values, "facts": p.get("facts") or {}, "added": time}
     statement = dialect.insert(_hosts).values(row)
