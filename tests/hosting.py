@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
-from tools.connect import HostSpec
+from tools.hostkeys import HostSpec
 from tools.jobs import JobEvent, JobSpec, JobState
 from tools.remote import linux, proc
 from tools.ssh import Host

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosting import SSHD, OpenSSH, end_jobs
-from tools.connect import HostSpec
+from tools.hostkeys import HostSpec
 from tools.ssh import Host
 
 

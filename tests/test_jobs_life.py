@@ -13,8 +13,8 @@ import pytest
 from anyio import to_thread
 
 from tests.hosting import end_jobs, ended, gone, living, oldest_python, record, started, told
-from tools.connect import HostSpec
-from tools.jobs import JobSpec, JobState, describe_end
+from tools.hostkeys import HostSpec
+from tools.jobs import JobSpec, JobState, describe_end, failure_kind
 from tools.remote import proc
 from tools.ssh import Host
 
@@ -206,6 +206,7 @@ async def test_another_boot_or_another_process_is_not_the_job(host: Host, change
         record(host, "j", "run").write_text(json.dumps(run))
     else:
         os.kill(run["pid"], signal.SIGKILL)
+        assert await gone(run["pid"])
         record(host, "j", "child").write_text(json.dumps({**child, "ticks": child["ticks"] - 1}))
         (Path(host.spec.root) / "jobs" / "j").rename(Path(host.spec.root) / "jobs" / "other")
         state = (await host.status(["other"]))[0]  # the cookie says `j`, the pid is another process: no trace is left
@@ -274,3 +275,43 @@ async def test_the_remote_half_runs_on_the_oldest_python(spec: HostSpec) -> None
         assert (await host.run("cat", stdin=b"x")).stdout == b"x"
         assert (await host.kill(["k"], 0.1))[0].cancelled
         assert (await host.probe())["cpus"] >= 1
+
+
+async def test_large_results_of_many_jobs_are_all_told(host: Host) -> None:
+    """Results of nearly a megabyte each come through, for one question about all of them."""
+    script = 'printf \'{"x": "%s"}\' "$(head -c 900000 /dev/zero | tr \'\\0\' z)" > "$TURNOUT_OUTPUT"'
+    ids = [f"j{n}" for n in range(20)]
+    await host.launch([JobSpec(job, script) for job in ids])
+    await ended(host, ids)
+    states = await host.status(ids)
+    assert [len(state.output["x"]) for state in states if state.output] == [900_000] * 20
+
+
+async def test_a_script_that_cannot_be_written_is_refused(host: Host) -> None:
+    """Text that has no bytes is refused with the reason, and the id stays free."""
+    (state,) = await host.launch([JobSpec("j", "echo \ud800")])
+    assert state.refused is not None
+    assert "surrogates" in state.refused
+    await host.launch([JobSpec("j", "exit 5")])
+    assert (await ended(host, ["j"]))["j"].rc == 5
+
+
+async def test_the_oom_killers_work_is_named(host: Host) -> None:
+    """A job that the kernel killed for memory is `oom`, with the kernel's own line as evidence."""
+    group = f"/sys/fs/cgroup/memory/turnout-{os.getpid()}"
+    try:
+        os.mkdir(group)
+    except OSError as error:
+        pytest.skip(f"no memory control group to be had here: {error}")
+    try:
+        script = (
+            f"echo 30M > {group}/memory.limit_in_bytes && echo $$ > {group}/cgroup.procs && "
+            "exec python3 -c 'x = bytearray(10**9)'"
+        )
+        await host.launch([JobSpec("j", script)])
+        state = (await ended(host, ["j"]))["j"]
+        assert (state.signal, failure_kind(state)) == ("SIGKILL", "oom")
+        assert state.oom is not None
+        assert "Killed process" in state.oom
+    finally:
+        os.rmdir(group)

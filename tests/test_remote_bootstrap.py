@@ -14,7 +14,7 @@ import pytest
 from state.errors import HostUnusable, Unreachable, UsageError
 from tests.hosting import OpenSSH
 from tools import bootstrap
-from tools.connect import HostSpec
+from tools.hostkeys import HostSpec
 from tools.remote.wire import Decoder, encode
 from tools.ssh import Host
 

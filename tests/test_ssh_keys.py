@@ -11,7 +11,7 @@ import pytest
 
 from state.errors import HostKeyError, Unreachable
 from tests.hosting import OpenSSH, free_port
-from tools.connect import Endpoint
+from tools.hostkeys import Endpoint
 from tools.ssh import Host, HostSpec, host_key
 
 pytest_plugins = ("tests.servers",)

@@ -12,7 +12,6 @@ import itertools
 import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import asyncssh
@@ -84,7 +83,7 @@ class Lane:
         self._error: HostError = Unreachable(f"no contact with `{name}` yet")
         self._heard = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], float] = {}  # until when
 
     def start(self) -> None:
         """Begin to connect, if not begun."""
@@ -93,28 +92,30 @@ class Lane:
             self._task.add_done_callback(self._died)
 
     async def connected(self) -> None:
-        """Wait for contact. Raises what prevents it: at once when trying again would not help."""
+        """Wait for contact. Raises what prevents it: at once when trying again would not help, otherwise with the first
+        attempt that ends after the patience has.
+        """
         self.start()
         if self._channel is not None:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._waiting[waiter] = asyncio.get_running_loop().time() + self._patience_s
         try:
-            async with asyncio.timeout(self._patience_s):
-                await waiter
-        except TimeoutError:
-            raise _afresh(self._error) from None
+            await waiter
         finally:
-            self._waiting.remove(waiter)
+            del self._waiting[waiter]
 
     async def close(self) -> None:
         """End the channel and fail what is in flight. The remote half ends with it; jobs do not."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
             self._task = None
-        self._lost(Unreachable(f"the connection to `{self._name}` was closed here"), everything=True)
+        closed = Unreachable(f"the connection to `{self._name}` was closed here")
+        self._lost(closed, everything=True)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(_afresh(closed))
 
     # -- the connection
 
@@ -167,10 +168,9 @@ class Lane:
         if not isinstance(error, Unreachable):
             for request in self._requests.values():
                 request.frames.put_nowait(_afresh(error))
-        if _hopeless(error):
-            for waiter in self._waiting:
-                if not waiter.done():
-                    waiter.set_exception(_afresh(error))
+        for waiter, until in self._waiting.items():
+            if not waiter.done() and (_hopeless(error) or asyncio.get_running_loop().time() >= until):
+                waiter.set_exception(_afresh(error))
 
     def _died(self, task: asyncio.Task[None]) -> None:
         """A fault of our own ended the task: whoever waits must see it, or would wait for ever."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncssh
 
-from tools.connect import Endpoint
+from tools.hostkeys import Endpoint
 
 _PIECE = 1 << 18
 

@@ -22,15 +22,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
 from anyio import to_thread
 
 from state.errors import HostError
 from tools import transfer
 from tools.channel import Channel, OnFrame
-from tools.connect import Endpoint, Links
-from tools.connect import HostSpec as HostSpec
+from tools.command import CommandResult as CommandResult
+from tools.connect import Links
 from tools.connect import host_key as host_key
 from tools.events import EventStream, EventStreams
+from tools.hostkeys import Endpoint
+from tools.hostkeys import HostSpec as HostSpec
 from tools.jobs import ContactEvent, JobSpec, JobState, LogPiece, check_id
 from tools.lane import Lane
 from tools.local import LocalServer
@@ -38,33 +41,9 @@ from tools.local import LocalServer
 _BATCH = 256
 _BATCH_BYTES = 8 << 20
 _MARGIN_S = 20.0
+_CLOSE_S = 10.0
 _FOLLOW_S = 20.0
 _FOLLOW_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """The end of a quick command: `rc`, or the name of a `signal`, or neither when it would not die.
-
-    `stdout` and `stderr` are head and tail with a line between them that counts what was left out; `*_bytes` are exact.
-    `notes` say what a person should know: needs a password, output still held, silent before the limit.
-    """
-
-    rc: int | None
-    signal: str | None
-    timed_out: bool
-    stdout: bytes
-    stderr: bytes
-    stdout_bytes: int
-    stderr_bytes: int
-    duration: float
-    held_by: tuple[int, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """It ran to its end and said 0."""
-        return self.rc == 0 and not self.timed_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +99,18 @@ class Host:
         self._control.start()
 
     async def close(self) -> None:
-        """Close the connections. Jobs run on; the remote half ends."""
-        await self._bulk.close()
-        await self._control.close()
-        self._events.close()
+        """Close the connections, also while being cancelled, in bounded time. Jobs run on; the remote half ends."""
+        with anyio.move_on_after(_CLOSE_S, shield=True):
+            await self._bulk.close()
+            await self._control.close()
+            self._events.close()
+            if self._links is not None:
+                await self._links.close()
+            if self._local is not None:
+                await self._local.close()
+                self._local = None
         if self._links is not None:
-            await self._links.close()
-        if self._local is not None:
-            await self._local.close()
-            self._local = None
+            self._links.abort()
 
     async def _open(self, on_frame: OnFrame) -> Channel:
         if self._links is None:
@@ -181,8 +163,8 @@ class Host:
         states: list[JobState] = []
         for batch in _batches(specs):
             wire = [spec.to_wire() for spec in batch]
-            answer, _ = await self._control.request("launch", again=True, answer_s=120.0, specs=wire, watch=watch)
-            states += [JobState.from_wire(state) for state in answer["states"]]
+            told = await self._ask("launch", answer_s=120.0, specs=wire, watch=watch)
+            states += [told[spec.id] for spec in batch]
         self._events.unwatch([state.id for state in states if state.refused])
         return states
 
@@ -217,8 +199,7 @@ class Host:
 
     async def list_jobs(self, limit: int = 10_000) -> list[JobState]:
         """All jobs that have a directory on the host, newest first."""
-        answer, _ = await self._control.request("list", again=True, limit=limit)
-        return [JobState.from_wire(state) for state in answer["states"]]
+        return list((await self._ask("list", answer_s=120.0, limit=limit)).values())
 
     async def clean(self, ids: Sequence[str] = ()) -> dict[str, str]:
         """Delete these jobs' directories, and what was left half-done for a day; those refused, with why."""
@@ -232,8 +213,15 @@ class Host:
             check_id(job_id)
         for start in range(0, len(ids), _BATCH):
             part = list(ids[start : start + _BATCH])
-            answer, _ = await self._control.request(op, again=True, answer_s=answer_s, ids=part, **fields)
-            states += [JobState.from_wire(state) for state in answer["states"]]
+            told = await self._ask(op, answer_s=answer_s, ids=part, **fields)
+            states += [told[job_id] for job_id in part]
+        return states
+
+    async def _ask(self, op: str, *, answer_s: float | None, **fields: Any) -> dict[str, JobState]:
+        """A request that is answered with states, in one frame or more; sent again from the start after a reconnect."""
+        states: dict[str, JobState] = {}
+        async for answer, _ in self._control.stream(op, again=True, answer_s=answer_s, **fields):
+            states.update((state["id"], JobState.from_wire(state)) for state in answer["states"])
         return states
 
     # -- logs
@@ -279,7 +267,7 @@ class Host:
             "run", stdin, answer_s=timeout_s + _MARGIN_S, command=command, timeout_s=timeout_s,
             max_output=max_output, cwd=cwd, env=dict(env or {}),
         )  # fmt: skip
-        return _result(answer["result"], body)
+        return CommandResult.from_wire(answer["result"], body)
 
     async def put_tree(self, folder: Path) -> str:
         """The path on the host of a folder with this content, sent if missing. Caches and `.git` are left out."""
@@ -314,19 +302,3 @@ def _batches(specs: Sequence[JobSpec]) -> list[list[JobSpec]]:
         batches[-1].append(spec)
         size += len(spec.run) + 1000
     return batches
-
-
-def _result(result: Mapping[str, Any], body: bytes) -> CommandResult:
-    pieces = []
-    for length in result["lengths"]:
-        pieces.append(body[:length])
-        body = body[length:]
-    outputs = []
-    for count, head, tail in zip(result["counts"], pieces[::2], pieces[1::2], strict=True):
-        left_out = count - len(head) - len(tail)
-        outputs.append(head + (b"\n[%d bytes left out]\n" % left_out if left_out else b"") + tail)
-    return CommandResult(
-        rc=result["rc"], signal=result["signal"], timed_out=result["timed_out"], duration=result["duration"],
-        stdout=outputs[0], stderr=outputs[1], stdout_bytes=result["counts"][0], stderr_bytes=result["counts"][1],
-        held_by=tuple(result["held_by"]), notes=tuple(result["notes"]),
-    )  # fmt: skip

@@ -11,11 +11,13 @@ modules, from the bottom up:
     jobs        the state of a job, read from its directory
     ending      ends a family of processes and proves it
     supervisor  the process that starts one job, waits for it and records its end
+    logcap      keeps a log below its cap
     ready       watches for the moment a server answers
     quick       one command, bounded in time and output
     files       put and get
     probe       what the machine is
     worker      forks the above and carries their answers
+    running     waits for workers, and for the supervisors of a launch
     watch       tells finished jobs, progress and growing logs
     serve       the loop that reads requests
 

@@ -22,6 +22,7 @@ _GRACE_S = 1.0
 _KILL_WAIT_S = 1.0
 _TICK_S = 0.5
 _LONGEST_ARGUMENT = 100_000
+_MOST_OUTPUT = 4 << 20
 _ASKS = re.compile(rb"sudo: (a password is required|a terminal is required|no tty present)|/dev/tty: No such device")
 
 
@@ -59,8 +60,9 @@ def command(request: dict[str, Any], stdin: bytes, root: str, report: worker.Rep
     shell = shutil.which("bash") or "/bin/sh"
     text = request["command"]
     argv = [shell, "-c", text] if len(text) < _LONGEST_ARGUMENT else [shell, _as_file(text)]
+    limit = min(request.get("max_output", 65536), _MOST_OUTPUT)
     result, bodies = run(
-        argv, stdin, request.get("timeout_s", 30.0), request.get("max_output", 65536), report.abandoned,
+        argv, stdin, request.get("timeout_s", 30.0), limit, report.abandoned,
         cwd=request.get("cwd"), env=request.get("env") or {}, root=root,
     )  # fmt: skip
     report.send({"result": result}, b"".join(bodies))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import platform
 import pwd
@@ -21,11 +22,12 @@ import time
 from collections import deque
 from typing import Any, Callable, Dict
 
-from . import ending, files, jobs, linux, probe, proc, quick, store, supervisor, watch, wire, worker
+from . import ending, files, jobs, linux, probe, proc, quick, running, store, watch, wire, worker
 
 _HIGH_WATER = 1 << 20
 _STARTING = 24
 _COMMANDS = 64
+_GROUP = 4 << 20
 # The driver pings every 20 s. Without word for this long it has vanished (sshd may not notice for hours).
 _SILENCE_S = 120.0
 Header = Dict[str, Any]
@@ -44,7 +46,7 @@ class Server:
         self.waiting = 0
         self.open = True
         self.heard = time.monotonic()
-        self.workers: dict[int, _Running] = {}
+        self.workers: dict[int, running.Running] = {}
         self.queue: deque[Callable[[], None]] = deque()  # launches that wait for their turn to be forked
         self.commands: deque[wire.Frame] = deque()  # quick commands above the limit
         self.watcher = watch.Watcher(root, self.boot, self.selector, self._tell)
@@ -76,7 +78,7 @@ class Server:
             if now >= next_tick:
                 next_tick = now + watch.TICK_S
                 self.watcher.tick()
-                self._reap()
+                self.reap()
                 self.open = self.open and now - self.heard < _SILENCE_S
 
     def _read(self) -> None:
@@ -98,6 +100,12 @@ class Server:
         self.out.append(memoryview(data))
         self.waiting += len(data)
         self._write()
+
+    def send_states(self, request: int, states: list[Header]) -> None:
+        """Answer a request with states, in as many frames as it takes."""
+        groups = _groups(states) or [[]]
+        for group in groups:
+            self.send({"id": request, "states": group, "more": group is not groups[-1]})
 
     def room(self) -> bool:
         """Whether the driver takes what it is sent; streams pause while it does not."""
@@ -126,8 +134,8 @@ class Server:
             self.selector.register(self.sink, selectors.EVENT_WRITE, self._write)
         elif registered and not wanted:
             self.selector.unregister(self.sink)
-            for running in self.workers.values():
-                running.resume()
+            for forked in self.workers.values():
+                forked.resume()
 
     # -- requests
 
@@ -156,10 +164,10 @@ class Server:
         self.send({"id": header["id"]})
 
     def op_launch(self, header: Header, body: bytes) -> None:
-        _Launch(self, header)
+        running.Launch(self, header)
 
     def op_status(self, header: Header, body: bytes) -> None:
-        self.send({"id": header["id"], "states": [jobs.state(self.root, job, self.boot) for job in header["ids"]]})
+        self.send_states(header["id"], [jobs.state(self.root, job, self.boot) for job in header["ids"]])
 
     def op_watch(self, header: Header, body: bytes) -> None:
         self.op_status(header, body)
@@ -175,18 +183,25 @@ class Server:
     def op_cancel(self, header: Header, body: bytes) -> None:
         """Stop answering `target`: a read that waits, a get, or a quick command, which then ends itself."""
         self.readers.remove(header["target"])
-        for running in list(self.workers.values()):
-            if running.request == header["target"] and running.kind:
-                running.stop()
+        for forked in list(self.workers.values()):
+            if forked.request == header["target"] and forked.kind:
+                forked.stop()
 
     def op_kill(self, header: Header, body: bytes) -> None:
         ids, grace = [str(job) for job in header["ids"]], header.get("grace_s")
         for job in ids:
             store.job_folder(self.root, job)
-        self.fork(header["id"], lambda report: _send(report, states=ending.kill(self.root, ids, grace)))
+        forked = self.fork(header["id"], lambda report: _send(report, states=ending.kill(self.root, ids, grace)))
+        forked.done = lambda answer, _: self._killed(header["id"], answer)
+
+    def _killed(self, request: int, answer: Header) -> None:
+        if "states" in answer:
+            self.send_states(request, answer["states"])
+        else:
+            self.send(dict(answer, id=request))
 
     def op_run(self, header: Header, body: bytes) -> None:
-        if sum(running.kind == "run" for running in self.workers.values()) >= _COMMANDS:
+        if sum(forked.kind == "run" for forked in self.workers.values()) >= _COMMANDS:
             self.commands.append((header, body))
         else:
             self.fork(header["id"], lambda report: quick.command(header, body, self.root, report), kind="run")
@@ -211,20 +226,21 @@ class Server:
     def op_list(self, header: Header, body: bytes) -> None:
         ids = files.listing(self.root)
         limit = int(header.get("limit", 10000))
-        states = [jobs.state(self.root, job, self.boot) for job in ids[:limit]]
-        self.send({"id": header["id"], "states": states, "total": len(ids)})
+        self.send_states(header["id"], [jobs.state(self.root, job, self.boot) for job in ids[:limit]])
 
     def op_clean(self, header: Header, body: bytes) -> None:
         self.fork(header["id"], lambda report: files.clean(self.root, header["ids"], report))
 
     # -- workers
 
-    def fork(self, request: int, work: Callable[[worker.Report], None], *, kind: str = "") -> None:
+    def fork(self, request: int, work: Callable[[worker.Report], None], *, kind: str = "") -> running.Running:
         """Answer `request` with the frames of a forked worker."""
-        running = _Running(self, request, worker.start(work), kind)
-        running.done = lambda answer, body: self.send(dict(answer, id=request), body)
+        forked = running.Running(self, request, worker.start(work), kind)
+        forked.done = lambda answer, body: self.send(dict(answer, id=request), body)
+        return forked
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Collect whatever has ended; answers come by pipes, so nothing is asked of the statuses."""
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -232,97 +248,26 @@ class Server:
             pass
 
     def _tell(self, events: list[Header]) -> None:
-        if events:
-            self.send({"events": events})
+        for group in _groups(events):
+            self.send({"events": group})
+
+
+def _groups(values: list[Header]) -> list[list[Header]]:
+    """States or events in groups that fit into a frame: a job's result alone may have a megabyte."""
+    groups: list[list[Header]] = []
+    size = _GROUP
+    for value in values:
+        own = len(json.dumps(value)) if "output" in value or "output" in value.get("state", ()) else 1000
+        if size + own > _GROUP:
+            groups.append([])
+            size = 0
+        groups[-1].append(value)
+        size += own
+    return groups
 
 
 def _send(report: worker.Report, **answer: Any) -> None:
     report.send(answer)
-
-
-class _Running:
-    """A worker whose frames are awaited. `done` takes the last one; frames before it go to the driver at once."""
-
-    def __init__(self, server: Server, request: int, forked: worker.Worker, kind: str = "") -> None:
-        self.server, self.request, self.worker, self.kind = server, request, forked, kind
-        self.done: Callable[[Header, bytes], None] = lambda answer, body: None
-        self.finished = False
-        server.workers[forked.pipe] = self
-        server.selector.register(forked.pipe, selectors.EVENT_READ, self._read)
-
-    def _read(self) -> None:
-        if not self.server.room():
-            self.server.selector.unregister(self.worker.pipe)
-            return
-        try:
-            data = os.read(self.worker.pipe, wire.CHUNK)
-        except BlockingIOError:
-            return
-        for answer, body in self.worker.decoder.feed(data):
-            if answer.get("more"):
-                self.server.send(dict(answer, id=self.request), body)
-            else:
-                self.finished = True
-                self.done(answer, body)
-        if not data:
-            self.stop()
-            if not self.finished:
-                message = "the process that worked on this request was killed; see the host's `dmesg`"
-                self.done({"error": {"kind": "host", "message": message}}, b"")
-            self.server._reap()
-
-    def resume(self) -> None:
-        """Read on after a pause for want of room."""
-        if self.worker.pipe not in self.server.selector.get_map():
-            self.server.selector.register(self.worker.pipe, selectors.EVENT_READ, self._read)
-
-    def stop(self) -> None:
-        """Read no further; a worker that looks sees that nobody waits."""
-        if self.worker.pipe in self.server.selector.get_map():
-            self.server.selector.unregister(self.worker.pipe)
-        del self.server.workers[self.worker.pipe]
-        os.close(self.worker.pipe)
-        if self.kind == "run" and self.server.commands:
-            self.server.op_run(*self.server.commands.popleft())
-
-
-class _Launch:
-    """One launch request of many specs: known ids are answered at once, a supervisor is forked for each other one."""
-
-    def __init__(self, server: Server, header: Header) -> None:
-        self.server, self.header = server, header
-        self.states: list[Header | None] = [None] * len(header["specs"])
-        os.makedirs(os.path.join(server.root, "jobs"), mode=0o700, exist_ok=True)
-        for index, spec in enumerate(header["specs"]):
-            folder = store.job_folder(server.root, spec["id"])
-            if any(os.path.exists(os.path.join(folder, name)) for name in ("run", "exit", "cancel")):
-                self.states[index] = supervisor.existing(server.root, spec, server.boot)
-            else:
-                server.queue.append(lambda index=index, spec=spec: self._fork(index, spec))  # type: ignore[misc]
-        self._answer_when_complete()
-
-    def _fork(self, index: int, spec: Header) -> None:
-        root = self.server.root
-        forked = worker.start(
-            lambda report: supervisor.supervise(root, spec, report),
-            crash=lambda report: supervisor.crashed(root, spec["id"]),
-        )
-        self.server.starting += 1
-        running = _Running(self.server, self.header["id"], forked)
-        running.done = lambda answer, body: self._started(index, spec, answer)
-
-    def _started(self, index: int, spec: Header, answer: Header) -> None:
-        self.server.starting -= 1
-        if "state" not in answer:  # the supervisor died before it could say anything
-            answer = {"state": jobs.state(self.server.root, spec["id"], self.server.boot)}
-        self.states[index] = answer["state"]
-        self._answer_when_complete()
-
-    def _answer_when_complete(self) -> None:
-        if None not in self.states:
-            self.server.send({"id": self.header["id"], "states": self.states})
-            if self.header.get("watch"):
-                self.server.watcher.add([s["id"] for s in self.states if s and not s.get("refused")])
 
 
 def main(root: str, nonce: str) -> None:

@@ -129,7 +129,10 @@ class _Supervisor:
         report.send({"state": jobs.state(self.root, self.spec["id"], self.boot)})
         report.close()
         if self.child:
-            self._record(end_of(self._wait()))
+            status = self._wait()
+            if self.spec.get("max_log"):
+                logcap.trim(self.folder, self.spec["max_log"])
+            self._record(end_of(status))
             self._reap()  # pid 1 of a container may not do it
 
     def _start(self) -> None:
@@ -204,7 +207,7 @@ class _Supervisor:
                 return None
 
     def _leftovers(self) -> list[tuple[int, int]]:
-        """Processes (pid, start ticks) of the job that are still there; asks /proc only when there is any child left at all."""
+        """Processes (pid, start ticks) of the job that are still there; asks /proc only if there is a child at all."""
         if self.checker:
             os.kill(self.checker, signal.SIGKILL)
             os.waitpid(self.checker, 0)
@@ -266,9 +269,10 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def crashed(root: str, job: str) -> None:
-    """Leave the traceback where `evidence.why_lost` looks for it (called while the exception is handled)."""
+def crashed(root: str, job: str, report: worker.Report) -> None:
+    """Leave the traceback where `evidence.why_lost` looks for it, and with whoever waits for the start."""
     folder = store.job_folder(root, job)
     if os.path.isdir(folder):
         with open(os.path.join(folder, "supervisor.err"), "w") as file:
             traceback.print_exc(file=file)
+    worker.tell_crash(report)

@@ -54,12 +54,13 @@ class Worker:
         self.decoder = wire.Decoder()
 
 
-def _tell_crash(report: Report) -> None:
+def tell_crash(report: Report) -> None:
+    """Answer with the traceback of the exception that is being handled."""
     message = "the remote half failed: " + traceback.format_exc()[-1500:]
     report.send({"error": {"kind": "host", "message": message}})
 
 
-def start(work: Callable[[Report], None], crash: Callable[[Report], None] = _tell_crash) -> Worker:
+def start(work: Callable[[Report], None], crash: Callable[[Report], None] = tell_crash) -> Worker:
     """Fork a process that runs `work` and ends; `crash` runs in it, the exception at hand, when `work` raised."""
     reader, writer = os.pipe()
     pid = os.fork()

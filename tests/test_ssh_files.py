@@ -1,0 +1,95 @@
+"""Files and folders, to a host and back: by content, whole or not at all, bounded, and not trusted on the way back."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from state.errors import HostUnusable, JobError, UsageError
+from tools import transfer
+from tools.ssh import Host
+
+pytest_plugins = ("tests.servers",)
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a program, an empty file, a deep one, a link, a name that is no UTF-8, and a cache."""
+    root = tmp_path / "folder"
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "deep" / "er" / "data.bin").write_bytes(os.urandom(1_000_000))
+    (root / "empty").touch()
+    (root / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("run.sh")
+    Path(os.fsdecode(os.fsencode(root) + b"/caf\xe9")).write_text("latin")
+    (root / "__pycache__").mkdir()
+    (root / "__pycache__" / "x.pyc").touch()
+    return root
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+async def test_a_folder_is_sent_once_and_comes_back_the_same(host: Host, folder: Path, tmp_path: Path) -> None:
+    """The same content has the same place on the host; there and back nothing changes but what is left out."""
+    remote = await host.put_tree(folder)
+    os.utime(folder / "empty", (1, 1))
+    assert await host.put_tree(folder) == remote
+    assert (await host.run(f"{remote}/link")).stdout == b"ran\n"
+    await host.get_tree(remote, tmp_path / "back")
+    sent = {name for name in names(folder) if "__pycache__" not in name}
+    assert names(tmp_path / "back") == sent
+    assert (tmp_path / "back" / "deep" / "er" / "data.bin").read_bytes() == (folder / "deep/er/data.bin").read_bytes()
+    (folder / "empty").write_text("no more")
+    assert await host.put_tree(folder) != remote
+
+
+async def test_a_file_is_put_by_rename(host: Host, tmp_path: Path) -> None:
+    """Whoever reads the file sees the old content or the new, with the mode asked for; folders are made."""
+    target = tmp_path / "new" / "folder" / "file"
+    big = os.urandom(3_000_000)
+    assert await host.put_file(b"", str(target)) == str(target)
+    assert target.read_bytes() == b""
+    await host.put_file(big, str(target), mode=0o600)
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (big, 0o600)
+    assert os.listdir(target.parent) == ["file"]
+
+
+async def test_what_cannot_be_is_said(host: Host, tmp_path: Path) -> None:
+    """No such folder here, no such file there, no right to write: each is its own error, and the host stays usable."""
+    with pytest.raises(UsageError, match="no folder"):
+        await host.put_tree(tmp_path / "nothing")
+    with pytest.raises(JobError, match="No such file"):
+        await host.get_tree("/no/such/file", tmp_path)
+    with pytest.raises(HostUnusable):
+        await host.put_file(b"x", "/proc/no/such/file")
+    assert (await host.run("true")).ok
+
+
+async def test_more_than_was_allowed_is_not_taken(host: Host, folder: Path, tmp_path: Path) -> None:
+    """A folder larger than the limit is refused on the host, before it has been sent."""
+    with pytest.raises(JobError, match="more than the allowed `1000` bytes"):
+        await host.get_tree(str(folder), tmp_path / "back", max_bytes=1000)
+    assert not (tmp_path / "back").exists()
+
+
+async def test_what_a_host_sends_stays_in_its_folder(tmp_path: Path) -> None:
+    """An archive that would write elsewhere is refused, and nothing is written there."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("../outside"), io.BytesIO())
+
+    async def frames():
+        yield {"more": True}, archive.getvalue()
+        yield {"size": len(archive.getvalue())}, b""
+
+    with pytest.raises(JobError, match="cannot be unpacked"):
+        await transfer.receive(frames(), tmp_path / "back")
+    assert "outside" not in names(tmp_path)
