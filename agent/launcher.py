@@ -1,8 +1,8 @@
 """Launching and killing jobs on hosts, until the host has answered.
 
 Lost contact is not failure: a launch or a kill is tried again, with growing pauses, for as long as it takes. Hosts
-accept the same launch twice without starting it twice. Only a host that never could be reached, for a job that was never
-sent, refuses the job after a while: nothing about it can be unknown.
+accept the same launch twice without starting it twice. Only a host that never could be reached, for a job that was
+never sent, refuses the job after a while: nothing about it can be unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""For all tests: nothing leaves this machine, nothing touches the user's own files, and blocking the event loop fails."""
+"""For all tests: nothing leaves this machine or touches the user's files, and blocking the event loop fails."""
 
 from __future__ import annotations
 
