@@ -80,6 +80,11 @@ def ratio(found: Figures, name: str, others: list[str]) -> float:
     return median([found[name][n]["per_second"] / max(found[o][n]["per_second"] for o in others) for n in rounds])
 
 
+def middle(runs: list[dict[str, Any]], figure: str) -> float | None:
+    """The median of a figure that not every contestant can tell."""
+    return median([run[figure] for run in runs]) if figure in runs[0] else None
+
+
 def conclude(found: Figures) -> tuple[list[Aim], dict[str, Any]]:
     """The aims, and for each contestant its median rate, its failures, memory and ratio to ours of the same sort."""
     rates = {name: median([run["per_second"] for run in runs]) for name, runs in found.items()}
@@ -96,8 +101,7 @@ def conclude(found: Figures) -> tuple[list[Aim], dict[str, Any]]:
         name: {
             "per_second": rates[name],
             "failures": sum(run["failures"] for run in runs),
-            "peak_mb": median([run["peak_mb"] for run in runs]),
-            "host_cpu_ms": median([run["host_cpu_ms"] for run in runs]) if "host_cpu_ms" in runs[0] else None,
+            **{figure: middle(runs, figure) for figure in ("peak_mb", "host_cpu_ms")},
             "quick_over_this": ratio(found, "turnout-quick", [name]),
             "jobs_over_this": ratio(found, "turnout-jobs", [name]),
         }
