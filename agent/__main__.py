@@ -126,10 +126,10 @@ def sessions(
 @app.command()
 def todo(session: SomeSession = None, json: Json = False, db: Db = None) -> None:
     """Show the todo graph of a session."""
-    from agent import board, look, tables
+    from agent import look, tables
 
     with cli_frame.database(db) as opened:
-        shown = opened.read(lambda conn: board.read_board(conn, look.find_session(conn, session)))
+        shown = opened.read(lambda conn: look.read_board(conn, look.find_session(conn, session)))
     if json:
         cli_frame.say_json(look.todos(shown))
     else:

@@ -1,11 +1,11 @@
 """A session as a person looks at it: each todo with its status, host, times, job and what it waits for.
 
-    board = read_board(conn, session)              # as stored
+    board = look.read_board(conn, session)         # as stored
     board.apply(kind, payload, time)               # and on, by the changes of the log
     board.progress(job, time)
 
-It is fed by a run in this process or by the log of another one, and drawn by `agent/picture.py`. It decides nothing:
-what may start is the core's business, here it is only told why something has not.
+It is fed by a run in this process or by the log of another one, and drawn by `agent/picture.py`. It reads nothing and
+decides nothing: what may start is the core's business, here it is only told why something has not.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
-
 from agent.pace import Pace
 from agent.templates import render
-from state.errors import NotFound, TurnoutError
+from state.errors import TurnoutError
 from state.graph import MET
-from state.models import Approval, Edge, Job, Session, Todo, table
 from state.projection import JOB_ENDED
 from state.specs import TERMINAL
 from tools.jobs import ContactEvent, JobState, Progress
@@ -222,40 +219,6 @@ class Board:
             return render(wanted, {**self.params, "params": self.params, "todos": results})
         except TurnoutError:
             return wanted
-
-
-def read_board(conn: Connection, session: str) -> Board:
-    """A session as stored. Raises `NotFound`."""
-    sessions, todos, edges, jobs, approvals = (table(model) for model in (Session, Todo, Edge, Job, Approval))
-    row = conn.execute(select(sessions).where(sessions.c.id == session)).one_or_none()
-    if row is None:
-        raise NotFound(f"no session `{session}`", hint="`turnout sessions` lists them")
-    board = Board(
-        session, row.title, row.playbook, row.status, row.reason, row.created, row.updated, row.next_seq - 1,
-        row.settings.get("params", {}),
-    )  # fmt: skip
-    for row in conn.execute(select(todos).where(todos.c.session == session).order_by(todos.c.position)):
-        board.todos[row.id] = _todo_of(row)
-    for edge in conn.execute(select(edges).where(edges.c.session == session)):
-        board.todos[edge.dst].after.append((edge.src, edge.on_event))
-    for todo in board.todos.values():
-        todo.after.sort(key=lambda edge: board.todos[edge[0]].position)
-    for job in conn.execute(select(jobs).where(jobs.c.session == session).order_by(jobs.c.submitted)):
-        _job_submitted(board, {**job._mapping}, job.submitted)
-        board.jobs[job.id].state, board.jobs[job.id].cancel = job.state, job.cancel
-    asked = (approvals.c.session == session) & approvals.c.answer.is_(None)
-    for question in conn.execute(select(approvals).where(asked)):
-        if board.todos[question.todo].status == "in_progress":
-            board.questions[question.todo] = question.question
-    return board
-
-
-def _todo_of(row: Row[Any]) -> BoardTodo:
-    return BoardTodo(
-        id=row.id, title=row.title, kind=row.kind, position=row.position, status=row.status, priority=row.priority,
-        join=row.join_on, group=row.group_id, body=row.body, attempts=row.attempts, host=row.host, result=row.result,
-        reason=row.reason, started=row.started, ended=row.ended,
-    )  # fmt: skip
 
 
 # How each change shows

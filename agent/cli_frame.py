@@ -95,8 +95,6 @@ def guard(command: Callable[[], int | None], *, json: bool) -> int:
     try:
         code = command() or 0
         sys.stdout.flush()
-    except TurnoutError as error:
-        return _failed(error.render(), error.message, error.hint, error.exit_code, json=json)
     except typer.TyperException as error:  # a command line that cannot be read
         message = error.format_message()
         hint = _help_hint(error)
@@ -109,7 +107,10 @@ def guard(command: Callable[[], int | None], *, json: bool) -> int:
     except BrokenPipeError:  # the reader had enough: `turnout sessions | head`
         _forget_reader()
         return 0
-    except Exception as error:  # noqa: BLE001 - the outermost place: what arrives here is a bug and is told as one
+    except Exception as error:  # noqa: BLE001 - the outermost place: what is not expected is a bug and is told as one
+        expected = _expected(error)
+        if expected is not None:
+            return _failed(expected.render(), expected.message, expected.hint, expected.exit_code, json=json)
         message = f"this is a bug in Turnout: {type(error).__name__}: {error}"
         hint = f"the traceback is in `{_keep_traceback()}`; jobs on hosts go on, `turnout resume` finds them again"
         return _failed(TurnoutError(message, hint=hint).render(), message, hint, BUG, json=json)
@@ -129,6 +130,13 @@ def reader_may_leave() -> Iterator[None]:
 def _forget_reader() -> None:
     """From here on stdout goes nowhere, also what is still in its buffer."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _expected(error: BaseException) -> TurnoutError | None:
+    """The error that says what to do: this one, or the first within a task group's."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := _expected(inner)) is not None), None)
+    return error if isinstance(error, TurnoutError) else None
 
 
 def _failed(text: str, message: str, hint: str | None, code: int, *, json: bool) -> int:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agent import runner
-from agent.board import Board, read_board
+from agent.board import Board
 from agent.cli_frame import is_live, reader_may_leave, say, say_json
 from agent.load import load
-from agent.look import find_session
+from agent.look import find_session, read_board
 from agent.state import SessionState
 from agent.summary import summary
 from agent.views import JsonView, PlainView, View

@@ -10,9 +10,9 @@ import time
 
 from sqlalchemy import Connection
 
-from agent.board import Board, read_board
+from agent.board import Board
 from agent.cli_frame import is_live
-from agent.look import find_session
+from agent.look import find_session, read_board
 from agent.runner import ENDED, EXIT_CODES
 from agent.summary import summary
 from agent.views import PlainView, View

@@ -11,17 +11,18 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, Row, case, func, select
 
-from agent.board import Board
+from agent.board import Board, BoardTodo
 from state.errors import NotFound, UsageError
-from state.models import Host, Job, Session, Todo, table
+from state.models import Approval, Edge, Host, Job, Session, Todo, table
 from state.owner import owner_of
 from state.projection import JOB_ENDED
 from state.specs import TERMINAL
 
 ENDED = ("completed", "failed", "cancelled")
 _sessions, _todos, _jobs, _hosts = table(Session), table(Todo), table(Job), table(Host)
+_edges, _approvals = table(Edge), table(Approval)
 _OPERATORS = (_sessions.c.kind != "system") & _sessions.c.parent.is_(None)
 
 
@@ -71,6 +72,40 @@ def pick(wanted: str, names: Iterable[str], what: str, hint: str, where: str = "
         some = ", ".join(f"`{name}`" for name in found[:6]) + (" ..." if len(found) > 6 else "")
         raise UsageError(f"`{wanted}` may be {some}", hint="type more of it")
     return found[0]
+
+
+def read_board(conn: Connection, session: str) -> Board:
+    """A session as stored. Raises `NotFound`."""
+    row = conn.execute(select(_sessions).where(_sessions.c.id == session)).one_or_none()
+    if row is None:
+        raise NotFound(f"no session `{session}`", hint="`turnout sessions` lists them")
+    board = Board(
+        session, row.title, row.playbook, row.status, row.reason, row.created, row.updated, row.next_seq - 1,
+        row.settings.get("params", {}),
+    )  # fmt: skip
+    for node in conn.execute(select(_todos).where(_todos.c.session == session).order_by(_todos.c.position)):
+        board.todos[node.id] = _board_todo(node)
+    for edge in conn.execute(select(_edges).where(_edges.c.session == session)):
+        board.todos[edge.dst].after.append((edge.src, edge.on_event))
+    for todo in board.todos.values():
+        todo.after.sort(key=lambda edge: board.todos[edge[0]].position)
+    for job in conn.execute(select(_jobs).where(_jobs.c.session == session).order_by(_jobs.c.submitted)):
+        board.apply("job.submitted", dict(job._mapping), job.submitted)
+        board.jobs[job.id].state, board.jobs[job.id].cancel = job.state, job.cancel
+    board.updated = row.updated
+    asked = (_approvals.c.session == session) & _approvals.c.answer.is_(None)
+    for question in conn.execute(select(_approvals).where(asked)):
+        if board.todos[question.todo].status == "in_progress":
+            board.questions[question.todo] = question.question
+    return board
+
+
+def _board_todo(row: Row[Any]) -> BoardTodo:
+    return BoardTodo(
+        id=row.id, title=row.title, kind=row.kind, position=row.position, status=row.status, priority=row.priority,
+        join=row.join_on, group=row.group_id, body=row.body, attempts=row.attempts, host=row.host, result=row.result,
+        reason=row.reason, started=row.started, ended=row.ended,
+    )  # fmt: skip
 
 
 def sessions(conn: Connection, *, everything: bool, limit: int = 20) -> list[dict[str, Any]]:

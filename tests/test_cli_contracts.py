@@ -15,6 +15,7 @@ import pytest
 from agent.cli_frame import guard
 from state import owner
 from state.db import Database
+from state.errors import Unreachable
 from tests.cli_helpers import COMMAND, EXAMPLES, ROOT, SLEEPS, begin, job_runs, last, playbook, turnout, until
 
 
@@ -216,6 +217,16 @@ def test_a_bug_is_told_in_one_line_and_kept_in_a_file(tmp_path: Path, capsys: py
     (kept,) = (tmp_path / "state" / "turnout" / "bugs").iterdir()
     assert "Traceback" in kept.read_text(encoding="utf-8")
     assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_an_expected_error_is_found_within_a_task_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """What tasks that run side by side raise together is told by the error that says what to do."""
+
+    def fails() -> int:
+        raise ExceptionGroup("tasks", [ValueError("beside"), ExceptionGroup("inner", [Unreachable("no route")])])
+
+    assert guard(fails, json=False) == 5
+    assert capsys.readouterr().err == "error: no route\n"
 
 
 def test_ctrl_c_elsewhere_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
