@@ -60,6 +60,8 @@ async def test_a_file_is_put_by_rename(host: Host, tmp_path: Path) -> None:
     await host.put_file(big, str(target), mode=0o600)
     assert (target.read_bytes(), target.stat().st_mode & 0o777) == (big, 0o600)
     assert os.listdir(target.parent) == ["file"]
+    await host.get_tree(str(target), tmp_path / "back")
+    assert (tmp_path / "back" / "file").read_bytes() == big
 
 
 async def test_what_cannot_be_is_said(host: Host, tmp_path: Path) -> None:

@@ -109,5 +109,5 @@ def _unpack(archive: IO[bytes], target: Path) -> None:
     try:
         with tarfile.open(fileobj=archive) as tar:
             tar.extractall(target, filter="data")
-    except tarfile.TarError as error:
+    except (tarfile.TarError, OSError) as error:
         raise JobError(f"what the host sent cannot be unpacked at `{target}`: `{error}`") from error

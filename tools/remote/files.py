@@ -132,7 +132,7 @@ def get(request: dict[str, Any], report: worker.Report) -> None:
     pieces = _Pieces(report, int(request["max_bytes"]))
     try:
         with tarfile.open(fileobj=pieces, mode="w|", format=tarfile.PAX_FORMAT) as archive:  # type: ignore[call-overload]
-            archive.add(path, arcname=".")
+            archive.add(path, arcname="." if os.path.isdir(path) else os.path.basename(path))
         pieces.flush()
     except (OSError, ValueError) as error:
         report.send({"error": {"kind": "job", "message": f"cannot read `{path}`: {error}"}})

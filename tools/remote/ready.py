@@ -6,7 +6,6 @@ exists. Runs in a process of its own, so that a slow answer or expression delays
 
 from __future__ import annotations
 
-import http.client
 import os
 import re
 import time
@@ -67,6 +66,8 @@ class LogSearch:
 
 def answers(url: str) -> bool:
     """Whether a GET of `url` gives 2xx within two seconds. Proxies of the environment are not asked."""
+    import http.client  # here, since it drags in TLS and mail: every supervisor would pay for it, few jobs need it
+
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.netloc, timeout=_HTTP_LIMIT_S)

@@ -41,10 +41,13 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def write(path: str, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
-    """Put `data` at `path` by rename: a reader sees the old file or the new one, `durable` also after a power cut."""
+def write(path: str, data: bytes, *, durable: bool = True, named: bool = True) -> None:
+    """Put `data` at `path` by rename: a reader sees the old file or the new one, `durable` also after a power cut.
+
+    Not `named`: the content is durable, the name is not yet; the caller syncs the folder once for several files.
+    """
     temporary = f"{path}.{os.getpid()}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         try:
             write_all(fd, data)
@@ -56,7 +59,7 @@ def write(path: str, data: bytes, *, durable: bool = True, mode: int = 0o600) ->
     except OSError:
         os.unlink(temporary)
         raise
-    if durable:
+    if durable and named:
         sync_folder(os.path.dirname(path))
 
 
@@ -67,9 +70,9 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_json(path: str, value: Any, *, durable: bool = True) -> None:
+def write_json(path: str, value: Any, *, durable: bool = True, named: bool = True) -> None:
     """`write` of JSON text."""
-    write(path, json.dumps(value).encode("ascii"), durable=durable)
+    write(path, json.dumps(value).encode("ascii"), durable=durable, named=named)
 
 
 def read_json(path: str) -> dict[str, Any] | None:

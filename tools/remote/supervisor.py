@@ -75,8 +75,10 @@ def _prepare(root: str, folder: str, spec: Spec) -> None:
     new = os.path.join(root, "jobs", ".new-{}-{}".format(spec["id"], os.getpid()))
     try:
         os.makedirs(new, mode=0o700, exist_ok=True)
-        store.write(os.path.join(new, "cmd.sh"), (spec["run"] + "\n").encode("utf-8", "surrogateescape"))
-        store.write_json(os.path.join(new, "spec.json"), spec)
+        script = (spec["run"] + "\n").encode("utf-8", "surrogateescape")
+        store.write(os.path.join(new, "cmd.sh"), script, named=False)
+        store.write_json(os.path.join(new, "spec.json"), spec, named=False)
+        store.sync_folder(new)
         os.rename(new, folder)
         store.sync_folder(os.path.dirname(folder))
     except OSError:
@@ -143,7 +145,7 @@ class _Supervisor:
         os.close(log)
         identity = _identity(self.child)
         self.family = proc.Family(self.spec["id"], self.child, identity["ticks"], os.getpid())
-        self._fill("child", identity)
+        self._fill("child", identity, durable=False)  # a pid means nothing after a power cut
         if self.spec.get("ready"):
             self.checker = os.fork()
             if self.checker == 0:
@@ -235,18 +237,20 @@ class _Supervisor:
             else:
                 return
 
-    def _fill(self, name: str, record: dict[str, Any]) -> None:
+    def _fill(self, name: str, record: dict[str, Any], durable: bool = True) -> None:
         """Write a record into the room that was reserved for it, then rename: needs no free block."""
         data = json.dumps(record).encode("ascii")
         fd = os.open(self.path(name + ".reserve"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             store.write_all(fd, data)
             os.ftruncate(fd, len(data))
-            os.fsync(fd)
+            if durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
         os.rename(self.path(name + ".reserve"), self.path(name))
-        store.sync_folder(self.folder)
+        if durable:
+            store.sync_folder(self.folder)
 
 
 def _identity(pid: int) -> dict[str, int]:
