@@ -7,7 +7,7 @@ from rich.text import Text
 from agent.board import Board
 from agent.pace import clock
 from agent.painter import SYMBOLS, plain, to_ascii
-from agent.picture import draw
+from agent.picture import MAX_WIDTH, draw
 
 ROOMY = 16
 """From this height on, empty lines set head and foot apart."""
@@ -16,6 +16,7 @@ MAX_WARNINGS = 3
 
 def frame(board: Board, *, width: int, height: int, now: float, foot: str, ascii: bool = False) -> list[Text]:
     """At most `height` lines of at most `width` cells. An empty `foot` is left out, as at the end of a run."""
+    width = min(width, MAX_WIDTH)
     air = [Text()] if height >= ROOMY else []
     head = [*_head(board, width, now), *_warnings(board, now), *air]
     tail = [*air, Text(foot, "dim")] if foot else []

@@ -17,12 +17,15 @@ from agent.board import Board, BoardTodo
 from agent.painter import Line, Painter, detail_count, to_ascii
 from agent.rails import lay
 
+MAX_WIDTH = 140
+"""On wider terminals the eye would lose the line between a todo and its time."""
 FOLD_GROUP = 4
 """A `for_each` of more members than this is one node of the rails, with its members listed below."""
 
 
 def draw(board: Board, *, width: int, height: int | None, now: float, ascii: bool = False) -> list[Text]:
     """The lines of the picture, none wider than `width` cells and at most `height` of them."""
+    width = min(width, MAX_WIDTH)
     lines = _lines(board, everything=height is None)
     details = 2
     if height is not None:
