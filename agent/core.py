@@ -57,7 +57,8 @@ class Core:
                 self._reset(event.todos)
             case Stop():
                 self.state.stopping = True
-                self._session("paused", "stopped by the operator")
+                if self.state.status == "running":
+                    self._session("paused", "stopped by the operator")
         self._dispatch()
         self._maybe_finish()
         return [replace(change, follows=place or None) for place, change in enumerate(self._changes)]

@@ -36,7 +36,8 @@ from state.changes import Change
 from state.db import Database
 from state.errors import HostError, StateError, TurnoutError
 from state.failpoints import failpoint
-from state.models import SYSTEM, Lease, table
+from state.log import append_system
+from state.models import Lease, table
 from tools.base import TOOLS, ToolCall
 from tools.jobs import ContactEvent, JobState, describe_end, failure_kind
 
@@ -118,7 +119,7 @@ class Dispatcher:
                     effects.cancel_scope.deadline = anyio.current_time() + STOP_GRACE_S
                 beside.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
-            raise _first(errors) from errors
+            raise first_error(errors) from errors
         finally:
             self._send.close()
             self._receive.close()
@@ -213,7 +214,8 @@ class Dispatcher:
             log.warning("probe failed", host=name, error=error.message)
             facts = {}
         else:
-            await self.db.commit(SYSTEM, [c.host_probed(name, facts)])
+            probed = [c.host_probed(name, facts)]
+            await self.db.awrite(lambda conn: append_system(conn, probed, time.time()))
         self.state.host(name).gpus = usable_gpus(facts) or []
         self.post(Go())
 
@@ -283,7 +285,7 @@ def _leases(conn: Connection) -> list[tuple[str, int, str]]:
     return [(r.host, r.gpu, r.job) for r in conn.execute(select(leases.c.host, leases.c.gpu, leases.c.job))]
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error to show: one that says what to do, rather than the cancellations around it."""
     leaves: list[BaseException] = []
     stack: list[BaseException] = [errors]

@@ -21,8 +21,8 @@ from state import changes as c
 from state.changes import Change
 from state.db import Database
 from state.errors import HostKeyError, NotFound, UsageError
-from state.log import append
-from state.models import SYSTEM, Job, Session, table
+from state.log import append_system
+from state.models import Job, Session, table
 from state.projection import JOB_ENDED
 from tools.hostkeys import Endpoint
 from tools.probe import facts
@@ -123,15 +123,8 @@ def remove(db: Database, name: str, *, yes: bool) -> int:
 
 
 def write(db: Database, changes: Sequence[Change]) -> None:
-    """Append to the log of `system`, which begins with its first use."""
-
-    def store(conn: Connection) -> None:
-        sessions = table(Session)
-        known = conn.execute(select(sessions.c.id).where(sessions.c.id == SYSTEM)).one_or_none()
-        begins = c.session_created(kind="system", title="hosts", playbook=None, source=None, parent=None, settings={})
-        append(conn, SYSTEM, [*([] if known else [begins]), *changes], time.time())
-
-    db.write(store)
+    """Append to the log of hosts."""
+    db.write(lambda conn: append_system(conn, changes, time.time()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,11 @@ def _load_jobs(conn: Connection, state: SessionState) -> None:
         )
         state.take(job, keep=bool(state.todos[row.todo].body.get("keep")))
     for todo, info in state.todos.items():
-        if info.spec.kind == "stop" and state.graph[todo].status == "in_progress":
+        if state.graph[todo].status != "in_progress":
+            continue
+        if info.run_as == "tool":
+            state.tools.add(todo)
+        elif info.spec.kind == "stop":
             stopping = state.live_job(info.body["todo"])
             if stopping is not None:
                 state.stops.setdefault(stopping.id, []).append(todo)

@@ -21,7 +21,7 @@ import anyio
 from sqlalchemy import Connection, select
 
 from agent import playbook
-from agent.dispatcher import Dispatcher
+from agent.dispatcher import Dispatcher, first_error
 from agent.hosts import REQUEST_PATIENCE_S, Hosts, open_hosts, spec_of, stored
 from agent.launcher import CONNECT_PATIENCE_S
 from agent.load import creation, load, new_id
@@ -143,27 +143,31 @@ async def _drive(db: Database, session: str, make_view: ViewFactory, retry: bool
         view.answer = dispatcher.answer
         try:
             if state.status not in ENDED or retry:
-                await _run(dispatcher, retry)
+                await _run(dispatcher, view, retry)
         finally:
             view.close()
         return await _outcome(dispatcher.state, hosts)
 
 
-async def _run(dispatcher: Dispatcher, retry: bool) -> None:
-    async with anyio.create_task_group() as group:
-        group.start_soon(_obey_signals, dispatcher)
-        if retry:
-            dispatcher.retry_failed()
-        await dispatcher.run()
-        group.cancel_scope.cancel()
+async def _run(dispatcher: Dispatcher, view: View, retry: bool) -> None:
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_obey_signals, dispatcher, view)
+            if retry:
+                dispatcher.retry_failed()
+            await dispatcher.run()
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_error(errors) from errors
 
 
-async def _obey_signals(dispatcher: Dispatcher) -> None:
+async def _obey_signals(dispatcher: Dispatcher, view: View) -> None:
     """Once: stop dispatching. Twice: leave at once, which is safe because every intent is stored before its effect."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         asked = False
         async for received in signals:
             if asked:
+                view.close()
                 os._exit(128 + received)
             asked = True
             dispatcher.stop()

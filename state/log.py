@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from state.changes import Change
+from state.changes import Change, session_created
 from state.errors import NotFound
-from state.models import PROJECTED, Message, Session, table
+from state.models import PROJECTED, SYSTEM, Message, Session, table
 from state.projection import project
 
 _messages, _sessions = table(Message), table(Session)
@@ -60,6 +60,13 @@ def append(conn: Connection, session: str, changes: Sequence[Change], now: float
     for kind, run in groupby(changes[rest:], key=attrgetter("kind")):
         project(conn, session, kind, [change.payload for change in run], now)
     return seqs
+
+
+def append_system(conn: Connection, changes: Sequence[Change], now: float) -> list[int]:
+    """Write to the log of what belongs to no session, such as the list of hosts. It begins with its first use."""
+    known = conn.execute(select(_sessions.c.id).where(_sessions.c.id == SYSTEM)).one_or_none()
+    begins = session_created(kind="system", title="hosts", playbook=None, source=None, parent=None, settings={})
+    return append(conn, SYSTEM, [*([] if known else [begins]), *changes], now)
 
 
 def read(conn: Connection, session: str, *, after: int = 0, limit: int | None = None) -> Iterator[Message]:

@@ -214,6 +214,15 @@ def test_stop_starts_nothing_more_and_leaves_jobs_alone() -> None:
     assert not [c for c in s.log if c.kind == "job.cancel"]
 
 
+def test_stop_does_not_pause_what_has_just_ended() -> None:
+    """A Ctrl-C that comes together with the last result finds the session completed."""
+    s = Session(job("a"))
+    s.step(Go())
+    s.ended("a")
+    s.step(Stop())
+    assert s.state.status == "completed"
+
+
 def test_reset_runs_the_failed_part_again_with_new_jobs() -> None:
     """An operator who mended the host goes on from the failed step; no job id is ever used twice."""
     s = Session(job("a"), job("b"), job("c"), edges=[("a", "b"), ("b", "c")])

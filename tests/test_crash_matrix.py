@@ -164,13 +164,15 @@ def test_the_undisturbed_run_is_what_it_should_be(undisturbed: tuple[Driver, dic
         "breaks": "failed",
         "never": "skipped",
         "instead": "completed",
+        "read": "completed",
         "enough": "completed",
         "last": "completed",
     }
     attempts = ["left.1", "right.1", "fast.1", "slow.1", "breaks.1", "breaks.2", "instead.1", "last.1"]
     assert driver.launches() == Counter(attempts)
     places = {label.partition(":")[0].partition("#")[0] for label in failpoints}
-    assert places == {"commit.before", "commit.after", "launch.before", "launch.after", "kill.before", "kill.after"}
+    effects = {f"{effect}.{when}" for effect in ("commit", "launch", "kill", "tool") for when in ("before", "after")}
+    assert places == effects
 
 
 @pytest.mark.slow

@@ -124,6 +124,7 @@ def agree(db: Database, state: SessionState) -> None:
         assert (row.attempts, row.attempts_before, row.result) == (info.attempts, info.attempts_before, info.result)
     assert again.jobs == state.jobs
     assert again.questions == state.questions
+    assert again.tools == state.tools
     assert again.leases == state.leases
     assert again.results == state.results
     assert (again.open_todos, again.status) == (state.open_todos, state.status)

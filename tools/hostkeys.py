@@ -131,7 +131,7 @@ def explained(
             return HostKeyError(
                 f"the host key of {where} has changed: {seen}, which is not what {known.source} says",
                 hint="ask whoever runs the host whether it was reinstalled; then "
-                f"`turnout hosts add {name} --replace`, with the fingerprint from its console; "
+                f"`turnout hosts trust {name}`, with the fingerprint from its console; "
                 "otherwise somebody may be in between",
             )
         return HostKeyError(
