@@ -21,13 +21,12 @@ from .errors import BenchError
 
 _TEXTS = ("question", "prompt", "instruction", "text", "problem")
 _SPEAKERS = {"human": "user", "user": "user", "system": "system"}
-Message = Any
 
 
 class Prompt(NamedTuple):
     """Exactly one of `ids`, `messages` and `text`, except that `ids` may stand beside the `messages` they came from."""
 
-    messages: list[Message] | None = None
+    messages: list[dict[str, Any]] | None = None
     text: str | None = None
     ids: list[int] | None = None
     answer_ids: list[int] | None = None
@@ -90,7 +89,7 @@ def _said(text: str, raw: bool) -> Prompt:
     return Prompt(text=text) if raw else Prompt(messages=[{"role": "user", "content": text}])
 
 
-def _text(row: Message) -> str | None:
+def _text(row: dict[str, Any]) -> str | None:
     for name in _TEXTS:
         value = row.get(name)
         if isinstance(value, str) and value.strip():
@@ -99,12 +98,12 @@ def _text(row: Message) -> str | None:
     return None
 
 
-def _messages(row: Message) -> list[Message] | None:
+def _messages(row: dict[str, Any]) -> list[dict[str, Any]] | None:
     """The conversation of a line up to the last thing that is to be answered, or `None`."""
     turns = row.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
         return [{"role": "user", "content": turns[0]}]
-    found: list[Message] = [
+    found: list[dict[str, Any]] = [
         {"role": str(message.get("role", "user")), "content": message.get("content")}
         for message in row.get("messages") or ()
     ]
