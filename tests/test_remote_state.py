@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tools.remote import evidence, jobs, linux, proc, store
+from tools.remote import evidence, jobs, linux, proc, store, watch
 from tools.remote.quick import Output
 
 BOOT = proc.boot_id()
@@ -183,3 +184,41 @@ def test_an_old_kernel_costs_time_and_nothing_else(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, os.getcwd()], capture_output=True, check=True)
     assert json.loads(done.stdout) == [[3, False, []], [None, True, []]]
+
+
+def test_a_job_that_cannot_be_started_has_an_end(tmp_path: Path) -> None:
+    """When there is no place for the log the job ends with 126 and the system's reason, not lost and not running."""
+    code = (
+        "import json, os, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from tools.remote import jobs, proc, supervisor, worker\n"
+        "root, spec = sys.argv[2], {'id': 'j', 'run': 'true'}\n"
+        "os.makedirs(root + '/jobs/j'); os.symlink('/no/such/folder/log', root + '/jobs/j/log')\n"
+        "for name, text in (('spec.json', json.dumps(spec)), ('cmd.sh', 'true')):\n"
+        "    open(root + '/jobs/j/' + name, 'w').write(text)\n"
+        "forked = worker.start(lambda report: supervisor.supervise(root, spec, report))\n"
+        "os.waitpid(forked.pid, 0)\n"
+        "print(json.dumps(jobs.state(root, 'j', proc.boot_id())))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, os.getcwd(), str(tmp_path)], capture_output=True, check=True)
+    state = json.loads(done.stdout)
+    assert (state["state"], state["rc"]) == ("exited", 126)
+    assert "cannot start: [Errno 2] No such file or directory" in state["reason"]
+
+
+def test_many_watched_jobs_leave_descriptors_for_other_work(tmp_path: Path) -> None:
+    """Beyond the number of pidfds that may be open, jobs are watched by looking, and their ends are told as well."""
+    for name in ("a", "b", "c"):
+        folder = tmp_path / "jobs" / name
+        folder.mkdir(parents=True)
+        (folder / "run").write_text(json.dumps({"pid": ME.pid, "ticks": ME.ticks, "boot": BOOT}))
+        holder = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+        assert linux.try_lock(holder)
+    told: list[dict[str, object]] = []
+    with selectors.DefaultSelector() as selector:
+        watcher = watch.Watcher(str(tmp_path), BOOT, selector, told.extend, most=2)
+        watcher.add(["a", "b", "c"])
+        assert len(selector.get_map()) == 2
+        (tmp_path / "jobs" / "c" / "exit").write_text('{"rc": 3}')
+        watcher.tick()
+        watcher.remove(["a", "b"])
+    assert [(event["kind"], event["state"]["rc"]) for event in told] == [("exit", 3)]  # type: ignore[index]

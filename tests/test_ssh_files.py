@@ -82,6 +82,22 @@ async def test_more_than_was_allowed_is_not_taken(host: Host, folder: Path, tmp_
     assert not (tmp_path / "back").exists()
 
 
+async def test_a_slow_reader_stops_the_host_not_the_memory(host: Host, tmp_path: Path) -> None:
+    """Pieces that nobody takes stay on the host; when they are taken, all of them come."""
+    (tmp_path / "big").write_bytes(bytes(80_000_000))
+    frames = host._bulk.stream("get", path=str(tmp_path / "big"), max_bytes=1 << 30)
+    first, body = await anext(frames)
+    (request,) = host._bulk._requests.values()
+    for _ in range(50):
+        await host.run("true")
+    assert first["more"]
+    assert request.frames.qsize() < 100
+    size = len(body)
+    async for _, piece in frames:
+        size += len(piece)
+    assert size > 80_000_000
+
+
 async def test_what_a_host_sends_stays_in_its_folder(tmp_path: Path) -> None:
     """An archive that would write elsewhere is refused, and nothing is written there."""
     archive = io.BytesIO()

@@ -39,6 +39,7 @@ class Channel(asyncssh.SSHClientSession[bytes]):
         self._greetings: asyncio.Queue[str] = asyncio.Queue()
         self._writable = asyncio.Event()
         self._writable.set()
+        self.paused = False
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -155,10 +156,12 @@ class Channel(asyncssh.SSHClientSession[bytes]):
 
     def pause(self) -> None:
         """Take nothing more for a while; the window then stops the host."""
+        self.paused = True
         self._channel.pause_reading()
 
     def resume(self) -> None:
         """Take data again."""
+        self.paused = False
         self._channel.resume_reading()
 
     async def drained(self) -> None:

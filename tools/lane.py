@@ -147,7 +147,7 @@ class Lane:
             if channel.lost.done():
                 return channel.lost.result()
             silent = asyncio.get_running_loop().time() - self._heard
-            if silent > _SILENCE_S:
+            if silent > _SILENCE_S and not channel.paused:
                 return f"its remote half has said nothing for {silent:.0f} s"
             channel.send({"op": "ping", "id": 0})
 

@@ -140,14 +140,15 @@ def get(request: dict[str, Any], report: worker.Report) -> None:
     report.send({"size": pieces.sent})
 
 
-def listing(root: str) -> list[str]:
-    """The ids of all jobs that have a directory, newest first."""
+def listing(root: str, limit: int) -> list[str]:
+    """The ids of the `limit` newest jobs that have a directory, newest first."""
     folder = os.path.join(root, "jobs")
     try:
         entries = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     except FileNotFoundError:
         return []
-    return [e.name for e in sorted(entries, key=lambda e: e.stat(follow_symlinks=False).st_mtime, reverse=True)]
+    entries.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime, reverse=True)
+    return [entry.name for entry in entries[:limit]]
 
 
 def clean(root: str, ids: Sequence[str], report: worker.Report) -> None:

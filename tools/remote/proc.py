@@ -53,8 +53,8 @@ def read(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return Process(pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
-    except (FileNotFoundError, ProcessLookupError, IndexError):
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError, IndexError):
+        return None  # gone, or hidden from us (hidepid): then it is no process of ours
 
 
 def alive(pid: int, ticks: int) -> bool:

@@ -60,7 +60,7 @@ class Running:
         del self.server.workers[self.worker.pipe]
         os.close(self.worker.pipe)
         if self.kind == "run" and self.server.commands:
-            self.server.op_run(*self.server.commands.popleft())
+            self.server.dispatch(*self.server.commands.popleft())
 
 
 class Launch:
@@ -70,8 +70,8 @@ class Launch:
         self.server, self.header = server, header
         self.states: list[Header | None] = [None] * len(header["specs"])
         os.makedirs(os.path.join(server.root, "jobs"), mode=0o700, exist_ok=True)
-        for index, spec in enumerate(header["specs"]):
-            folder = store.job_folder(server.root, spec["id"])
+        folders = [store.job_folder(server.root, spec["id"]) for spec in header["specs"]]  # all are checked first
+        for index, (spec, folder) in enumerate(zip(header["specs"], folders)):
             if any(os.path.exists(os.path.join(folder, name)) for name in ("run", "exit", "cancel")):
                 self.states[index] = supervisor.existing(server.root, spec, server.boot)
             else:
@@ -80,11 +80,15 @@ class Launch:
 
     def _fork(self, index: int, spec: Header) -> None:
         root = self.server.root
-        forked = worker.start(
-            lambda report: supervisor.supervise(root, spec, report),
-            crash=lambda report: supervisor.crashed(root, spec["id"], report),
-        )
         self.server.starting += 1
+        try:
+            forked = worker.start(
+                lambda report: supervisor.supervise(root, spec, report),
+                crash=lambda report: supervisor.crashed(root, spec["id"], report),
+            )
+        except OSError as error:  # no more processes: nothing was started, and the id is free
+            self._started(index, spec, {"error": {"message": f"cannot start a supervisor: {error.strerror}"}})
+            return
         running = Running(self.server, self.header["id"], forked)
         running.done = lambda answer, body: self._started(index, spec, answer)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import os
 import platform
 import pwd
+import resource
 import selectors
 import shutil
 import socket
@@ -27,7 +27,7 @@ from . import ending, files, jobs, linux, probe, proc, quick, running, store, wa
 _HIGH_WATER = 1 << 20
 _STARTING = 24
 _COMMANDS = 64
-_GROUP = 4 << 20
+_OTHER_DESCRIPTORS = 256
 # The driver pings every 20 s. Without word for this long it has vanished (sshd may not notice for hours).
 _SILENCE_S = 120.0
 Header = Dict[str, Any]
@@ -49,7 +49,8 @@ class Server:
         self.workers: dict[int, running.Running] = {}
         self.queue: deque[Callable[[], None]] = deque()  # launches that wait for their turn to be forked
         self.commands: deque[wire.Frame] = deque()  # quick commands above the limit
-        self.watcher = watch.Watcher(root, self.boot, self.selector, self._tell)
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_DESCRIPTORS
+        self.watcher = watch.Watcher(root, self.boot, self.selector, self._tell, most)
         self.readers = watch.Readers(root, self.boot, self.send)
         self.starting = 0
         for fd in (source, sink):
@@ -68,7 +69,8 @@ class Server:
             elif reading is not None:
                 pause = min(pause, reading)
             for key, _ in self.selector.select(pause):
-                key.data()
+                if self.selector.get_map().get(key.fd) == key:  # else what was just done before closed it
+                    key.data()
             if self.queue and self.starting < _STARTING:
                 self.queue.popleft()()
             now = time.monotonic()
@@ -93,7 +95,7 @@ class Server:
             return
         self.heard = time.monotonic()
         for header, body in self.decoder.feed(data):
-            self._dispatch(header, body)
+            self.dispatch(header, body)
 
     def send(self, header: Header, body: bytes = b"") -> None:
         data = wire.encode(header, body)
@@ -103,9 +105,7 @@ class Server:
 
     def send_states(self, request: int, states: list[Header]) -> None:
         """Answer a request with states, in as many frames as it takes."""
-        groups = _groups(states) or [[]]
-        for group in groups:
-            self.send({"id": request, "states": group, "more": group is not groups[-1]})
+        _send_states(lambda answer: self.send(dict(answer, id=request)), states)
 
     def room(self) -> bool:
         """Whether the driver takes what it is sent; streams pause while it does not."""
@@ -139,7 +139,8 @@ class Server:
 
     # -- requests
 
-    def _dispatch(self, header: Header, body: bytes) -> None:
+    def dispatch(self, header: Header, body: bytes) -> None:
+        """Do what one request asks. A request that cannot be is answered with an error, not with our end."""
         request = header.get("id")
         try:
             handler = getattr(self, "op_" + str(header["op"]), None)
@@ -152,10 +153,13 @@ class Server:
             self.send({"id": request, "error": {"kind": "host", "message": str(error)}})
 
     def op_hello(self, header: Header, body: bytes) -> None:
-        user = pwd.getpwuid(os.getuid())
+        try:
+            name, shell = pwd.getpwuid(os.getuid())[0::6]
+        except KeyError:  # a container may run us under a number that has no name
+            name, shell = str(os.getuid()), os.environ.get("SHELL", "/bin/sh")
         self.send({
             "id": header["id"], "protocol": wire.PROTOCOL, "now": time.time(), "boot": self.boot, "root": self.root,
-            "home": os.path.expanduser("~"), "shell": user.pw_shell, "user": user.pw_name, "uid": os.getuid(),
+            "home": os.path.expanduser("~"), "shell": shell, "user": name, "uid": os.getuid(),
             "python": platform.python_version(), "executable": sys.executable, "hostname": socket.gethostname(),
             "pid": os.getpid(), "script_shell": shutil.which("bash") or "/bin/sh",
         })  # fmt: skip
@@ -191,14 +195,7 @@ class Server:
         ids, grace = [str(job) for job in header["ids"]], header.get("grace_s")
         for job in ids:
             store.job_folder(self.root, job)
-        forked = self.fork(header["id"], lambda report: _send(report, states=ending.kill(self.root, ids, grace)))
-        forked.done = lambda answer, _: self._killed(header["id"], answer)
-
-    def _killed(self, request: int, answer: Header) -> None:
-        if "states" in answer:
-            self.send_states(request, answer["states"])
-        else:
-            self.send(dict(answer, id=request))
+        self.fork(header["id"], lambda report: _send_states(report.send, ending.kill(self.root, ids, grace)))
 
     def op_run(self, header: Header, body: bytes) -> None:
         if sum(forked.kind == "run" for forked in self.workers.values()) >= _COMMANDS:
@@ -207,7 +204,7 @@ class Server:
             self.fork(header["id"], lambda report: quick.command(header, body, self.root, report), kind="run")
 
     def op_probe(self, header: Header, body: bytes) -> None:
-        self.fork(header["id"], lambda report: _send(report, facts=probe.facts(self.root)))
+        self.fork(header["id"], lambda report: _send_facts(report, self.root))
 
     def op_have(self, header: Header, body: bytes) -> None:
         path = files.folder_of(self.root, header["hash"])
@@ -224,20 +221,21 @@ class Server:
         self.fork(header["id"], lambda report: files.get(header, report), kind="get")
 
     def op_list(self, header: Header, body: bytes) -> None:
-        ids = files.listing(self.root)
-        limit = int(header.get("limit", 10000))
-        self.send_states(header["id"], [jobs.state(self.root, job, self.boot) for job in ids[:limit]])
+        ids = files.listing(self.root, int(header["limit"]))
+        self.fork(
+            header["id"],
+            lambda report: _send_states(report.send, [jobs.state(self.root, job, self.boot) for job in ids]),
+        )
 
     def op_clean(self, header: Header, body: bytes) -> None:
         self.fork(header["id"], lambda report: files.clean(self.root, header["ids"], report))
 
     # -- workers
 
-    def fork(self, request: int, work: Callable[[worker.Report], None], *, kind: str = "") -> running.Running:
+    def fork(self, request: int, work: Callable[[worker.Report], None], *, kind: str = "") -> None:
         """Answer `request` with the frames of a forked worker."""
         forked = running.Running(self, request, worker.start(work), kind)
         forked.done = lambda answer, body: self.send(dict(answer, id=request), body)
-        return forked
 
     def reap(self) -> None:
         """Collect whatever has ended; answers come by pipes, so nothing is asked of the statuses."""
@@ -248,26 +246,18 @@ class Server:
             pass
 
     def _tell(self, events: list[Header]) -> None:
-        for group in _groups(events):
+        for group in wire.groups(events):
             self.send({"events": group})
 
 
-def _groups(values: list[Header]) -> list[list[Header]]:
-    """States or events in groups that fit into a frame: a job's result alone may have a megabyte."""
-    groups: list[list[Header]] = []
-    size = _GROUP
-    for value in values:
-        own = len(json.dumps(value)) if "output" in value or "output" in value.get("state", ()) else 1000
-        if size + own > _GROUP:
-            groups.append([])
-            size = 0
-        groups[-1].append(value)
-        size += own
-    return groups
+def _send_states(send: Callable[[Header], Any], states: list[Header]) -> None:
+    groups = wire.groups(states) or [[]]
+    for group in groups:
+        send({"states": group, "more": group is not groups[-1]})
 
 
-def _send(report: worker.Report, **answer: Any) -> None:
-    report.send(answer)
+def _send_facts(report: worker.Report, root: str) -> None:
+    report.send({"facts": probe.facts(root)})
 
 
 def main(root: str, nonce: str) -> None:
@@ -275,7 +265,7 @@ def main(root: str, nonce: str) -> None:
     root = store.expand(root)
     os.makedirs(root, mode=0o700, exist_ok=True)
     # bash reads ~/.bashrc for each `bash -c` below sshd unless it is nested; the login shell has read it already.
-    os.environ["SHLVL"] = str(max(1, int(os.environ.get("SHLVL") or 0)))
+    os.environ["SHLVL"] = "1"
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -127,7 +127,7 @@ class _Supervisor:
         if os.path.exists(self.path("cancel")):
             self._record({})
         else:
-            self._start()
+            self._try_to_start()
         report.send({"state": jobs.state(self.root, self.spec["id"], self.boot)})
         report.close()
         if self.child:
@@ -136,6 +136,15 @@ class _Supervisor:
                 logcap.trim(self.folder, self.spec["max_log"])
             self._record(end_of(status))
             self._reap()  # pid 1 of a container may not do it
+
+    def _try_to_start(self) -> None:
+        """Start, or record that it was not possible (no more processes, no place for a log): that end is known."""
+        try:
+            self._start()
+        except OSError as error:
+            if self.child:
+                raise
+            self._record({"rc": 126, "reason": f"cannot start: {error}"})
 
     def _start(self) -> None:
         log = os.open(self.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

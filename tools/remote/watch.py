@@ -31,11 +31,17 @@ class _Watch:
 
 
 class Watcher:
-    """Watches jobs below `root`; `tell` takes a list of events, each `{"kind", "state"}`."""
+    """Watches jobs below `root`; `tell` takes a list of events, each `{"kind", "state"}`; `most` pidfds are opened."""
 
     def __init__(
-        self, root: str, boot: str, selector: selectors.BaseSelector, tell: Callable[[list[dict[str, Any]]], None]
+        self,
+        root: str,
+        boot: str,
+        selector: selectors.BaseSelector,
+        tell: Callable[[list[dict[str, Any]]], None],
+        most: int,
     ) -> None:
+        self._most, self._armed = most, 0
         self._root, self._boot, self._selector, self._tell = root, boot, selector, tell
         self._watched: dict[str, _Watch] = {}
         self._next_full_look = time.monotonic() + _FULL_LOOK_S
@@ -92,12 +98,15 @@ class Watcher:
     def _arm(self, job: str, watch: _Watch) -> bool:
         """Wait for the supervisor's end; False when it may have come just before. Without a pidfd each second looks."""
         run = store.read_json(os.path.join(self._root, "jobs", job, "run")) or {}
+        if self._armed >= self._most:
+            return True
         try:
             watch.pidfd = linux.pidfd_open(run["pid"])
         except ProcessLookupError:
             return False
         except (OSError, KeyError):
             return True
+        self._armed += 1
         if not proc.alive(run["pid"], run["ticks"]):
             self._drop(watch)
             return False
@@ -114,6 +123,7 @@ class Watcher:
                 self._selector.unregister(watch.pidfd)
             os.close(watch.pidfd)
             watch.pidfd = -1
+            self._armed -= 1
 
     def _progress(self, job: str, watch: _Watch) -> list[dict[str, Any]]:
         folder = os.path.join(self._root, "jobs", job)

@@ -16,9 +16,24 @@ PROTOCOL = 1
 MAX_HEADER = 64 << 20
 MAX_BODY = 16 << 20
 CHUNK = 256 << 10
+_GROUP = 4 << 20
 _LENGTHS = struct.Struct(">II")
 
 Frame = Tuple[Dict[str, Any], bytes]
+
+
+def groups(values: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """States or events in groups that fit into a frame each: the result that a job wrote may have a megabyte."""
+    found: list[list[dict[str, Any]]] = []
+    size = _GROUP
+    for value in values:
+        own = len(json.dumps(value)) if "output" in value or "output" in value.get("state", ()) else 1000
+        if size + own > _GROUP:
+            found.append([])
+            size = 0
+        found[-1].append(value)
+        size += own
+    return found
 
 
 class WireError(ValueError):

@@ -61,9 +61,17 @@ def tell_crash(report: Report) -> None:
 
 
 def start(work: Callable[[Report], None], crash: Callable[[Report], None] = tell_crash) -> Worker:
-    """Fork a process that runs `work` and ends; `crash` runs in it, the exception at hand, when `work` raised."""
+    """Fork a process that runs `work` and ends; `crash` runs in it, the exception at hand, when `work` raised.
+
+    Raises OSError when there are no more processes or descriptors to be had.
+    """
     reader, writer = os.pipe()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
     if pid == 0:
         report = Report(writer)
         fork_body(lambda: work(report), keep=(writer,), crash=lambda: crash(report))
