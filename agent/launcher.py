@@ -22,6 +22,7 @@ from state.failpoints import failpoint
 from tools.jobs import JobSpec, JobState
 
 CONNECT_PATIENCE_S = 60.0
+STARTING = ("prepared", "launching")
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -75,7 +76,10 @@ class Launcher:
                 self.reached.add(name)
                 for state in states:
                     self._saw(state)
-                return
+                # Asked again, a host says how a start went on that it had not yet seen through, or makes up for it.
+                specs = [spec for spec, state in zip(specs, states, strict=True) if state.state in STARTING]
+                if not specs:
+                    return
             await anyio.sleep(pause)
 
     async def kill(self, name: str, ids: list[str]) -> None:
