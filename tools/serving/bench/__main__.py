@@ -29,6 +29,7 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", required=True, help="the server, e.g. http://127.0.0.1:30000")
     add("--engine", choices=("auto", "sglang", "vllm"), default="auto")
+    add("--expect-model", metavar="MODEL", help="stop unless the server serves this one")
     add("--set", action="append", default=[], metavar="NAME=FILE", help="a prompt set (JSONL); may be repeated")
     add("--limit", type=int, default=0, metavar="N", help="the first N prompts of each set")
     add("--split", help="only lines of this `split`, where they name one")
@@ -87,6 +88,8 @@ def measure(given: argparse.Namespace, url: str, plain: dict[str, Any] | None, o
     adapter = wait_until_alive(Server(url, key=key), given.engine, given.wait)
     engine = adapter.describe()
     print(f"{engine['name']} {engine['version']} serves `{engine['model']}`, {_speculates(engine)}", flush=True)
+    if given.expect_model and given.expect_model.rstrip("/") != str(engine["model"]).rstrip("/"):
+        raise BenchError(f"`{url}` serves `{engine['model']}`, not `{given.expect_model}`", "is it the right server?")
     template = {k: _json(v) for k, v in _named(given.template_set, "--template-set", "KEY=JSON").items()}
     asked = _ask(adapter, given, template)
     result: dict[str, Any] = {
