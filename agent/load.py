@@ -104,7 +104,7 @@ def _load_graph(conn: Connection, state: SessionState) -> None:
         state.note_result(id)
         state.open_todos += status not in TERMINAL
     columns = select(edges.src, edges.dst, edges.on_event).where(edges.session == state.session)
-    state.graph.restore(conn.execute(columns).tuples())
+    state.graph.restore(conn.execute(columns))
 
 
 def _load_hosts(conn: Connection, state: SessionState) -> None:
