@@ -87,7 +87,7 @@ def _tell_tuning(result: Mapping[str, Any]) -> None:
 def doctor(
     folder: str | None, *, target: str, prediction: str, measured: str, reference: str, captured: str, json: bool
 ) -> int:
-    """Examine what was given. Returns 1 when something is wrong. Raises `UsageError` when nothing was, or half a pair."""
+    """Examine what was given; 1 when something is wrong. Raises `UsageError` when nothing was, or half a pair."""
     if bool(prediction) != bool(measured) or bool(reference) != bool(captured):
         raise UsageError(
             "half of a pair was given", hint="--prediction goes with --measured, and --reference with --captured"

@@ -163,6 +163,7 @@ def _embedding(mine: Stored, target: Weights) -> list[Finding]:
             f"`embed_tokens` is not the target's (the cosine of a row is {worst:.2f}): vLLM uses it, SGLang "
             "replaces it by the target's, so the two engines run different drafters",
             "leave it out; if training did train it, serve it with vLLM only",
+            "vllm",
         )
     ]
 
