@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,8 +22,9 @@ EOS = 2
 
 
 class StandIn:
-    """One server on a free port of the loopback. `accept[k]`: chance of draft k+1, given the k before; `None`: plain.
+    """One server on the loopback, on a free port unless one is given.
 
+    `accept[k]` is the chance of draft k+1, given the k before it; `None` serves without speculation.
     `loops` makes every answer repeat two tokens, `broken_after` makes it fail once it has served so many requests.
     """
 
@@ -35,6 +38,7 @@ class StandIn:
         loops: bool = False,
         broken_after: int | None = None,
         max_running: int = 64,
+        port: int = 0,
     ) -> None:
         self.engine, self.accept, self.topk, self.model = engine, accept, topk, model
         self.loops, self.broken_after, self.max_running = loops, broken_after, max_running
@@ -49,7 +53,7 @@ class StandIn:
         class Handler(_Handler):
             standin = outer
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
     @property
@@ -253,3 +257,25 @@ _VLLM = {
     "/v1/completions": _Handler.completions,
     "/metrics": lambda handler, _: handler._say(200, handler.standin.metrics()),
 }
+
+
+def main() -> None:
+    """Be `python3` for a job that starts SGLang: read its arguments, serve, and end on TERM.
+
+    A chain of 7 steps "does not fit into memory", as a real one might not.
+    """
+    words = sys.argv[1:]
+    given = {word: words[k + 1] for k, word in enumerate(words[:-1]) if word.startswith("--")}
+    steps = int(given.get("--speculative-num-steps", 0))
+    if steps == 7:
+        raise SystemExit(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total ..."
+        )
+    accept = [0.9, 0.8, 0.7, 0.6, 0.5][:steps] or None
+    with StandIn("sglang", accept=accept, model=given["--model-path"], port=int(given["--port"])):
+        signal.sigwait({signal.SIGTERM})
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    main()

@@ -1,4 +1,4 @@
-"""The drafter doctor's look at hidden states: which boundaries, in which order and at which positions an engine feeds."""
+"""The drafter doctor's look at hidden states: which boundaries, in which order and where an engine feeds."""
 
 from __future__ import annotations
 

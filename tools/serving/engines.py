@@ -24,14 +24,14 @@ from state.errors import UsageError
 class ServeSpec:
     """What to serve. A field that is `None` is left to the engine.
 
-    `memory_fraction` is a share of the GPU, in each engine's own meaning (vLLM: of everything, SGLang: of weights and
-    KV cache). `steps`, `topk` and `draft_tokens` are SGLang's words: a chain has top-k 1 and steps + 1 draft tokens.
-    `extra` are further arguments, passed on as they are.
+    `address` is what it listens on. `memory_fraction` is a share of the GPU, in each engine's own meaning (vLLM: of
+    everything, SGLang: of weights and KV cache). `steps`, `topk` and `draft_tokens` are SGLang's words: a chain has
+    top-k 1 and steps + 1 draft tokens. `extra` are further arguments, passed on as they are.
     """
 
     model: str
     port: int
-    host: str = "127.0.0.1"
+    address: str = "127.0.0.1"
     served_name: str | None = None
     dtype: str | None = None
     memory_fraction: float | None = None
@@ -107,7 +107,7 @@ class Engine:
 
     def url(self, spec: ServeSpec) -> str:
         """Where it is asked from on its host."""
-        return f"http://{'127.0.0.1' if spec.host == '0.0.0.0' else spec.host}:{spec.port}"
+        return f"http://{'127.0.0.1' if spec.address == '0.0.0.0' else spec.address}:{spec.port}"
 
 
 def _sglang_drafting(spec: ServeSpec) -> list[str]:
@@ -129,7 +129,7 @@ SGLANG = Engine(
     name="sglang",
     program=("-m", "sglang.launch_server"),
     flags={
-        "model": "--model-path", "host": "--host", "port": "--port", "served_name": "--served-model-name",
+        "model": "--model-path", "address": "--host", "port": "--port", "served_name": "--served-model-name",
         "dtype": "--dtype", "memory_fraction": "--mem-fraction-static", "tensor_parallel": "--tp-size",
         "context": "--context-length", "max_running": "--max-running-requests", "seed": "--random-seed",
     },
@@ -142,7 +142,7 @@ VLLM = Engine(
     name="vllm",
     program=("-m", "vllm.entrypoints.openai.api_server"),
     flags={
-        "model": "--model", "host": "--host", "port": "--port", "served_name": "--served-model-name",
+        "model": "--model", "address": "--host", "port": "--port", "served_name": "--served-model-name",
         "dtype": "--dtype", "memory_fraction": "--gpu-memory-utilization", "tensor_parallel": "--tensor-parallel-size",
         "context": "--max-model-len", "max_running": "--max-num-seqs", "seed": "--seed",
     },
