@@ -132,7 +132,7 @@ async def test_shared_memory_of_a_killed_job_is_cleared_away(host: Host, tmp_pat
     script = (
         f"python3 -c \"import mmap, time; files = [open(p, 'wb+') for p in ('{theirs}', '{unnamed}')]; "
         "[f.truncate(4096) for f in files]; maps = [mmap.mmap(f.fileno(), 4096) for f in files]; "
-        'print(\'::progress 1\', flush=True); time.sleep(1000)"'
+        "print('::progress 1', flush=True); time.sleep(1000)\""
     )
     try:
         await host.launch([JobSpec("j", script)])

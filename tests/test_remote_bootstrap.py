@@ -134,7 +134,7 @@ async def test_a_login_that_runs_nothing_is_quoted(make_sshd: object, tmp_path: 
 def _login(make_sshd: object, tmp_path: Path, script: str) -> OpenSSH:
     """An OpenSSH server where `script` runs before every command, as an rc file would."""
     login = tmp_path / "login.sh"
-    login.write_text(f"#!/bin/sh\n{script}exec /bin/sh -c \"$SSH_ORIGINAL_COMMAND\"\n")
+    login.write_text(f'#!/bin/sh\n{script}exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n')
     login.chmod(login.stat().st_mode | stat.S_IXUSR)
     server: OpenSSH = make_sshd(ForceCommand=str(login))  # type: ignore[operator]
     assert os.access(login, os.X_OK)

@@ -128,7 +128,7 @@ async def test_a_command_given_up_is_ended(host: Host) -> None:
 
 async def test_any_text_is_one_argument(host: Host) -> None:
     """Quotes, dollars, backquotes, newlines and megabytes reach the shell as they were written."""
-    text = "it's a $HOME \"x\" `y`\ntwo lines !! \\n"
+    text = 'it\'s a $HOME "x" `y`\ntwo lines !! \\n'
     result = await host.run('printf %s "$TEXT"; cat', env={"TEXT": text}, stdin=text.encode())
     assert result.stdout.decode() == text * 2
     long = await host.run(f": {'0' * 1_000_000}\necho ok; cat", stdin=b"in")

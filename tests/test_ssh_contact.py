@@ -187,9 +187,7 @@ async def test_two_hundred_jobs_through_a_bad_network(sshd: OpenSSH, tmp_path: P
                 for start in range(0, 200, 10):
                     batch = range(start, start + 10)
                     script = "echo {0} >> {1}/runs; sleep 0.{2}; exit {3}\n# {4}"
-                    jobs = [
-                        JobSpec(f"j{n}", script.format(n, tmp_path, n % 7, n % 100, "x" * 4000)) for n in batch
-                    ]
+                    jobs = [JobSpec(f"j{n}", script.format(n, tmp_path, n % 7, n % 100, "x" * 4000)) for n in batch]
                     await host.launch(jobs)
                     await host.status([job.id for job in jobs])
             proxy.calm()

@@ -83,9 +83,7 @@ async def test_known_hosts_decide_when_nothing_is_pinned(sshd: OpenSSH, tmp_path
 @pytest.mark.parametrize(
     "setting", ["UserKnownHostsFile none", "UserKnownHostsFile /dev/null", "StrictHostKeyChecking no"]
 )
-async def test_no_configuration_turns_verification_off(
-    sshd: OpenSSH, tmp_path: Path, home: Path, setting: str
-) -> None:
+async def test_no_configuration_turns_verification_off(sshd: OpenSSH, tmp_path: Path, home: Path, setting: str) -> None:
     """Settings with which ssh would trust anybody make the key unknown, not trusted."""
     (home / ".ssh" / "config").write_text(f"Host *\n  {setting}\n")
     with pytest.raises(HostKeyError, match="is not known"):

@@ -73,13 +73,20 @@ if not there:
     except OSError as e:
         say("failed: %s" % e)
         sys.exit(3)
-sys.path.insert(0, path)
+os.execv(sys.executable, [sys.executable, "-IS", path, a["nonce"], root])
+"""
+
+# A process of its own name: who looks at the host's processes sees a file and a folder, not the loader's text.
+_MAIN = """
+import os, sys
+nonce, root = sys.argv[1:]
 try:
     from turnout_remote.serve import main
 except ImportError as e:
-    say("failed: %s lacks a part of the standard library: %s" % (sys.executable, e))
+    why = "%s lacks a part of the standard library: %s" % (sys.executable, e)
+    os.write(1, ("TURNOUT %s failed: %s\\n" % (nonce, why)).encode())
     sys.exit(3)
-main(a["root"], a["nonce"])
+main(root, nonce)
 """
 
 
@@ -98,6 +105,7 @@ def package() -> Package:
     sources = {module.name: module.read_bytes() for module in modules}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo("__main__.py", _ZIP_EPOCH), _MAIN)
         for name in sorted(sources):
             archive.writestr(zipfile.ZipInfo(f"turnout_remote/{name}", _ZIP_EPOCH), sources[name])
     data = buffer.getvalue()

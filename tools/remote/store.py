@@ -1,10 +1,12 @@
 """The layout of the root folder, and files that are either whole or not there after a power cut.
 
-    <root>/runner/<hash>.pyz              the remote half
-    <root>/jobs/<id>/                     one job: spec.json cmd.sh lock run child exit cancel log ready dropped
-                                          output.json progress.json
-    <root>/files/<hash>/                  folders sent by content
-    <root>/incoming/, <root>/trash/       half-sent files; what is being deleted
+Below the root folder:
+
+    runner/<hash>.pyz     the remote half
+    jobs/<id>/            one job: spec.json cmd.sh lock run child exit cancel log ready dropped
+                          output.json progress.json
+    files/<hash>/         folders sent by content
+    incoming/, trash/     half-sent files; what is being deleted
 """
 
 from __future__ import annotations
