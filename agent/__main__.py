@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from agent import cli_frame, cli_playbook, host_commands
+from agent import cli_bench, cli_drafter, cli_frame, cli_playbook, host_commands
 from agent.cli_frame import Db, Json, OneSession, Yes
 from state.errors import TurnoutError
 
@@ -23,6 +23,7 @@ HOME = Path(__file__).resolve().parent.parent
 app = typer.Typer(name="turnout", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(host_commands.app, name="hosts")
 app.add_typer(cli_playbook.app, name="playbook")
+app.add_typer(cli_drafter.app, name="drafter")
 
 Watch = Annotated[
     bool | None, typer.Option("--watch/--no-watch", help="The live picture; by default when on a terminal.")
@@ -200,6 +201,9 @@ def diagnose(
     from agent import cli_diagnose
 
     return cli_diagnose.diagnose(file, json=json)
+
+
+app.command("bench")(cli_bench.bench)
 
 
 @app.command()

@@ -25,7 +25,7 @@ from tools.serving.bench import report
 from tools.serving.doctor import Verdict
 from tools.serving.doctor_evidence import diagnose_acceptance
 from tools.serving.doctor_finding import Finding, ranked
-from tools.serving.doctor_folder import examine, outcome
+from tools.serving.doctor_folder import digest, examine, outcome
 from tools.serving.doctor_weights import read_json
 
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim", "healthy": "bold green", "not comparable": "yellow"}
@@ -53,7 +53,7 @@ def tune(
     more = {"extra": json_module.dumps(list(extra))} if extra else {}
     result, code = _play(db, "drafter-tune", "tune", {**given, **more}, sets=sets, host=host, yes=yes, json=json)
     if result:
-        _tell_tuning(result)
+        tell_tuning(result)
     return code
 
 
@@ -72,7 +72,8 @@ def _play(
     return None if json else board.todos[todo].result, code
 
 
-def _tell_tuning(result: Mapping[str, Any]) -> None:
+def tell_tuning(result: Mapping[str, Any]) -> None:
+    """What a search tried, and what to start the server with."""
     for trial in result["trials"]:
         worth = f"{trial['multiplier']:.2f}x over {trial['prompts']} prompts" if trial["multiplier"] else "not started"
         said = "" if trial["predicted"] is None else f", predicted {trial['predicted']:.2f}x"
@@ -107,7 +108,8 @@ def doctor(
         findings = ranked([*findings, *states])
     verdicts: list[Verdict] = []
     if prediction:
-        verdicts = diagnose_acceptance(read_json(Path(prediction)), read_json(Path(measured)), findings)
+        own = digest(place) if place else None
+        verdicts = diagnose_acceptance(read_json(Path(prediction)), read_json(Path(measured)), findings, drafter=own)
     if json:
         say_json({
             "verdicts": [verdict.as_json() for verdict in verdicts], "engines": engines,

@@ -32,6 +32,11 @@ EXPECTED = {
     "turnout hosts probe": "--db --help --json NAME",
     "turnout hosts trust": "--db --fingerprint --help --yes -y NAME",
     "turnout hosts remove": "--db --help --yes -y NAME",
+    "turnout bench": "--baseline --concurrency --db --help --host --json --limit --max-tokens --set --temperature --url"
+    " --yes -y",
+    "turnout drafter": "--help",
+    "turnout drafter doctor": "--captured --help --json --measured --prediction --reference --target [FOLDER]",
+    "turnout drafter tune": "--db --extra --help --host --json --model --port --set --steps --topk --yes -y FOLDER",
     "turnout playbook": "--help",
     "turnout playbook list": "--help --json",
     "turnout playbook show": "--help --json NAME|FILE",

@@ -165,10 +165,29 @@ def test_sets_are_paired_by_name() -> None:
     (verdict,) = diagnose_acceptance({"sums": prediction(), "other": prediction()}, measured(HEALTHY), [])
     assert verdict.measured is not None
     assert verdict.measured.about == "sums"
+    (same,) = diagnose_acceptance({"histogram": [1, 1], "sets": {"sums": prediction()}}, measured(HEALTHY), [])
+    assert same == verdict
     with pytest.raises(UsageError, match="no set was both"):
         diagnose_acceptance({"other": prediction()}, measured(HEALTHY), [])
     with pytest.raises(UsageError, match="histogram"):
         diagnose_acceptance({"x": 1}, measured(HEALTHY), [])
+
+
+def test_the_chain_that_was_served_is_the_one_that_counts() -> None:
+    """Where chains of several lengths were predicted, the one as long as the engine's is taken."""
+    chains = {"3": prediction(), "2": {"histogram": list(reading((0.28, 0.32)).histogram)}}
+    (verdict,) = diagnose_acceptance(prediction(chains=chains), measured((0.28, 0.32)), [])
+    assert verdict.name == "drafter weak"
+
+
+def test_a_prediction_for_another_drafter_is_refused() -> None:
+    """The digest in the prediction and the one in the served folder have to be the same."""
+    told = {"sets": {"sums": prediction()}, "drafter": "aaaa"}
+    (verdict,) = diagnose_acceptance(told, measured(HEALTHY), [], drafter="bbbb")
+    assert verdict.name == "not comparable"
+    assert "aaaa" in verdict.evidence[0]
+    (verdict,) = diagnose_acceptance(told, measured(HEALTHY), [], drafter="aaaa")
+    assert verdict.name == "drafter weak"
 
 
 def test_a_verdict_is_json() -> None:

@@ -111,6 +111,12 @@ def examine(folder: Path, target: Path | None = None) -> list[Finding]:
     return ranked(found)
 
 
+def digest(folder: Path) -> str | None:
+    """The trainer's digest of the drafter in `folder`, if its file carries one."""
+    path = folder / "model.safetensors"
+    return weights.metadata(path).get("drafter") if path.is_file() else None
+
+
 def outcome(folder: Path, target: Path) -> dict[str, Any]:
     """What each engine takes from the folder: the boundaries that it feeds the drafter."""
     config, theirs = weights.read_json(folder / "config.json"), weights.read_json(target / "config.json")

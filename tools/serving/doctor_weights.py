@@ -115,6 +115,15 @@ def header(path: Path) -> dict[str, Stored]:
     return found
 
 
+def metadata(path: Path) -> dict[str, str]:
+    """What the writer of a file noted in its header. Raises UsageError for a file that is damaged."""
+    header(path)
+    with open(path, "rb") as file:
+        told = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    found = told.get("__metadata__")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises UsageError when there is none."""
     try:
