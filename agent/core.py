@@ -133,6 +133,9 @@ class Core:
         if self.state.graph[todo].status in TERMINAL:
             return
         self.state.questions.pop(todo, None)
+        for waiting in self.state.stops.values():
+            if todo in waiting:
+                waiting.remove(todo)
         self._kill(todo, reason)
         self._end(todo, "cancelled", reason=reason)
 

@@ -50,6 +50,22 @@ def todo_linked(edge: EdgeSpec, actor: str = "operator") -> Change:
     return Change("todo.linked", {"src": edge.src, "dst": edge.dst, "on": edge.on}, actor)
 
 
+def todo_changed(id: str, *, actor: str, **values: Any) -> Change:
+    """A pending todo is asked to be something else: `title`, `priority` or `body`."""
+    return Change("todo.changed", {"id": id, **values}, actor)
+
+
+def playbook_loaded(
+    scope: str, *, playbook: str, prefix: str, params: Mapping[str, Any], actor: str = "operator", **more: Any
+) -> Change:
+    """A playbook joined a session that goes on. Its todos carry `scope` in their bodies and `prefix` in their ids.
+
+    `more`: `payload` (hash and package), `hosts` that the playbook brings, `report` (a path in the session's folder).
+    """
+    payload = {"scope": scope, "playbook": playbook, "prefix": prefix, "params": dict(params)}
+    return Change("playbook.loaded", {**payload, **{k: v for k, v in more.items() if v is not None}}, actor)
+
+
 def todo_status(
     id: str,
     was: Status,
@@ -86,12 +102,19 @@ def job_cancel(id: str, reason: str, actor: str = "core") -> Change:
     return Change("job.cancel", {"id": id, "reason": reason}, actor)
 
 
+def job_reported(id: str, host: str, *, done: float | None, total: float | None, unit: str | None, line: str) -> Change:
+    """How far a running job says it is, and its last log line. Now and then, not each time: see `agent/reports.py`."""
+    payload = {"id": id, "done": done, "total": total, "unit": unit, "line": line}
+    return Change("job.reported", {k: v for k, v in payload.items() if v not in (None, "")}, f"host:{host}")
+
+
 def approval_asked(todo: str, question: str, default: str) -> Change:
     return Change("approval.asked", {"todo": todo, "question": question, "default": default})
 
 
-def approval_answered(todo: str, answer: str, by: str) -> Change:
-    return Change("approval.answered", {"todo": todo, "answer": answer, "by": by}, by)
+def approval_answered(todo: str, answer: str, by: str, reason: str | None = None) -> Change:
+    payload = {"todo": todo, "answer": answer, "by": by}
+    return Change("approval.answered", {**payload, **({"reason": reason} if reason else {})}, by)
 
 
 def host_saved(

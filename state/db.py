@@ -32,7 +32,7 @@ from state.failpoints import failpoints
 from state.log import append
 
 T = TypeVar("T")
-HEAD = "0001"
+HEAD = "0002"
 """The newest migration. `tests/test_migrations.py` holds it to `state/migrations/versions`."""
 
 BUSY_TIMEOUT_S = 30.0

@@ -153,6 +153,35 @@ class Approval(SQLModel, table=True):
     answered: float | None = None
 
 
+class Notice(SQLModel, table=True):
+    """Something a session's model should hear of, once. `call` is the model call whose answer proves that it did."""
+
+    __tablename__ = "notices"
+    session: str = Field(primary_key=True)
+    id: str = Field(primary_key=True)
+    about: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    text: str
+    data: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    raised: float
+    delivered: float | None = None
+    call: str | None = None
+
+
+class Usage(SQLModel, table=True):
+    """What a session's calls to one model used: tokens, and their cost where prices are known. Its children's not."""
+
+    __tablename__ = "usage"
+    session: str = Field(primary_key=True)
+    model: str = Field(primary_key=True)
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    cost: float = 0.0
+    unpriced: int = 0
+
+
 class Owner(SQLModel, table=True):
     """Which process drives a session: its machine, boot, pid and start time. `expires` moves with its heartbeat."""
 
@@ -167,5 +196,5 @@ def table(model: type[SQLModel]) -> Table:
     return model.__table__  # type: ignore[attr-defined, no-any-return]
 
 
-PROJECTED: tuple[type[SQLModel], ...] = (Session, Todo, Edge, Job, Host, Lease, Approval)
+PROJECTED: tuple[type[SQLModel], ...] = (Session, Todo, Edge, Job, Host, Lease, Approval, Notice, Usage)
 """The tables that follow from `messages` alone."""

@@ -15,11 +15,12 @@ from sqlalchemy import Connection, Update, bindparam, case, delete, insert, sele
 
 from state.errors import StateError
 from state.graph import MET
-from state.models import Approval, Edge, Host, Job, Lease, Session, Todo, table
+from state.models import Approval, Edge, Host, Job, Lease, Notice, Session, Todo, Usage, table
 from state.specs import TERMINAL, Status
 
 _sessions, _todos, _edges = table(Session), table(Todo), table(Edge)
 _jobs, _hosts, _leases, _approvals = table(Job), table(Host), table(Lease), table(Approval)
+_notices, _usage = table(Notice), table(Usage)
 
 JOB_ENDED: frozenset[str] = frozenset({"exited", "lost", "refused"})
 
@@ -185,6 +186,50 @@ def _host_removed(conn: Connection, session: str, p: Payload, time: float) -> No
     conn.execute(delete(_hosts).where(_hosts.c.name == p["name"]))
 
 
+def _todo_changed(conn: Connection, session: str, p: Payload, time: float) -> None:
+    values = {k: p[k] for k in ("title", "priority", "body") if k in p}
+    guard = (_todos.c.session == session) & (_todos.c.id == p["id"]) & (_todos.c.status == "pending")
+    if conn.execute(update(_todos).where(guard).values(values)).rowcount != 1:
+        raise StateError(f"todo `{p['id']}` is no longer pending and cannot be changed")
+
+
+def _playbook_loaded(conn: Connection, session: str, p: Payload, time: float) -> None:
+    settings = conn.execute(select(_sessions.c.settings).where(_sessions.c.id == session)).scalar_one()
+    scopes = {**settings.get("scopes", {}), p["scope"]: dict(p)}
+    hosts = {**settings.get("hosts", {}), **p.get("hosts", {})}
+    conn.execute(
+        update(_sessions).where(_sessions.c.id == session), {"settings": {**settings, "scopes": scopes, "hosts": hosts}}
+    )
+
+
+def _notice_raised(conn: Connection, session: str, p: Payload, time: float) -> None:
+    row = {"session": session, "id": p["id"], "about": p["about"], "text": p["text"], "data": p.get("data")}
+    conn.execute(insert(_notices), {**row, "raised": time})
+
+
+def _notice_delivered(conn: Connection, session: str, p: Payload, time: float) -> None:
+    where = (_notices.c.session == session) & _notices.c.id.in_(p["ids"]) & _notices.c.delivered.is_(None)
+    changed = conn.execute(update(_notices).where(where).values(delivered=time, call=p["call"])).rowcount
+    if changed != len(set(p["ids"])):
+        raise StateError(f"a notice of call `{p['call']}` had been delivered before, or was never raised")
+
+
+def _model_used(conn: Connection, session: str, p: Payload, time: float) -> None:
+    usage, cost = p.get("usage"), p.get("cost")
+    if usage is None:
+        return  # a failed call that cost nothing
+    names = ("input", "output", "cache_read", "cache_write")
+    spent = {
+        "calls": 1,
+        **{n: int(usage.get(n) or 0) for n in names},
+        "cost": cost or 0.0,
+        "unpriced": int(cost is None),
+    }
+    where = (_usage.c.session == session) & (_usage.c.model == p["model"])
+    if not conn.execute(update(_usage).where(where).values({n: _usage.c[n] + v for n, v in spent.items()})).rowcount:
+        conn.execute(insert(_usage), {"session": session, "model": p["model"], **spent})
+
+
 _TOGETHER: dict[str, Callable[[Connection, str, Sequence[Payload]], None]] = {
     "todo.added": _todos_added,
     "todo.linked": _todos_linked,
@@ -201,4 +246,10 @@ _HANDLERS: dict[str, Callable[[Connection, str, Payload, float], None]] = {
     "host.saved": _host_saved,
     "host.probed": _host_probed,
     "host.removed": _host_removed,
+    "todo.changed": _todo_changed,
+    "playbook.loaded": _playbook_loaded,
+    "notice.raised": _notice_raised,
+    "notice.delivered": _notice_delivered,
+    "model.answered": _model_used,
+    "model.failed": _model_used,
 }
