@@ -19,7 +19,9 @@ def doctor(
     folder: Annotated[str | None, typer.Argument(metavar="[FOLDER]", help="The exported drafter.")] = None,
     target: Annotated[str, typer.Option("--target", metavar="FOLDER", help="The model it drafts for.")] = "",
     prediction: Annotated[str, typer.Option("--prediction", metavar="FILE", help="What `evaluate` wrote.")] = "",
-    measured: Annotated[str, typer.Option("--measured", metavar="FILE", help="What the bench wrote.")] = "",
+    measured: Annotated[
+        list[str] | None, typer.Option("--measured", metavar="FILE", help="What the bench wrote; one for each engine.")
+    ] = None,
     reference: Annotated[str, typer.Option("--reference", metavar="FILE", help="The target's own states.")] = "",
     captured: Annotated[str, typer.Option("--captured", metavar="FILE", help="The states an engine fed.")] = "",
     json: Json = False,
@@ -34,7 +36,7 @@ def doctor(
         folder,
         target=target,
         prediction=prediction,
-        measured=measured,
+        measured=measured or [],
         reference=reference,
         captured=captured,
         json=json,

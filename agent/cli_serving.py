@@ -86,7 +86,14 @@ def tell_tuning(result: Mapping[str, Any]) -> None:
 
 
 def doctor(
-    folder: str | None, *, target: str, prediction: str, measured: str, reference: str, captured: str, json: bool
+    folder: str | None,
+    *,
+    target: str,
+    prediction: str,
+    measured: Sequence[str],
+    reference: str,
+    captured: str,
+    json: bool,
 ) -> int:
     """Examine what was given; 1 when something is wrong. Raises `UsageError` when nothing was, or half a pair."""
     if bool(prediction) != bool(measured) or bool(reference) != bool(captured):
@@ -109,7 +116,9 @@ def doctor(
     verdicts: list[Verdict] = []
     if prediction:
         own = digest(place) if place else None
-        verdicts = diagnose_acceptance(read_json(Path(prediction)), read_json(Path(measured)), findings, drafter=own)
+        expected = read_json(Path(prediction))
+        for path in measured:
+            verdicts += diagnose_acceptance(expected, read_json(Path(path)), findings, drafter=own)
     if json:
         say_json({
             "verdicts": [verdict.as_json() for verdict in verdicts], "engines": engines,
@@ -127,15 +136,37 @@ def _states(reference: Path, captured: Path, expected: Sequence[int]) -> list[Fi
     return doctor_states.findings(slots, doctor_states.embedding_shift(own, fed))
 
 
+def comparison(verdicts: Sequence[Verdict]) -> list[str]:
+    """One table: tokens of a round as predicted and as each engine has them, by prompt set, with the verdicts."""
+    engines = list(dict.fromkeys(verdict.engine for verdict in verdicts))
+    rows: dict[str, dict[str, Verdict]] = {}
+    for verdict in verdicts:
+        rows.setdefault(verdict.measured.about if verdict.measured else "all", {})[verdict.engine] = verdict
+    table = [("set", "predicted", *engines)]
+    for about, by_engine in rows.items():
+        told = next((one.prediction for one in by_engine.values() if one.prediction), None)
+        cells = [_cell(by_engine[name]) if name in by_engine else "-" for name in engines]
+        table.append((about, f"{told.length:.2f}" if told else "-", *cells))
+    widths = [max(len(row[place]) for row in table) for place in range(len(table[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def _cell(verdict: Verdict) -> str:
+    return f"{verdict.measured.length:.2f} {verdict.name}" if verdict.measured else verdict.name
+
+
 def _tell(verdicts: Sequence[Verdict], findings: Sequence[Finding], engines: Mapping[str, Any]) -> None:
     console = screen()
 
     def line(label: str, text: str, style: str = "") -> None:
         console.print(Text.assemble((f"{label:<10}", "dim"), (plain(text), style)), soft_wrap=True)
 
+    for text in comparison(verdicts) if len(verdicts) > 1 else ():
+        say(text)
     for verdict in verdicts:
         about = verdict.measured.about if verdict.measured else "all"
-        line("verdict", f"{about}: {verdict.name}", _STYLES.get(verdict.name, "bold red"))
+        whose = f"{about} in {verdict.engine}" if len({one.engine for one in verdicts}) > 1 else about
+        line("verdict", f"{whose}: {verdict.name}", _STYLES.get(verdict.name, "bold red"))
         for text in verdict.evidence:
             line("because", text)
         if verdict.fault:

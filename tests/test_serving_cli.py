@@ -16,7 +16,7 @@ from tests import serving_folders as made
 from tests.standin_engine import StandIn
 
 ROOT = Path(__file__).parent.parent
-NOTHING = {"target": "", "prediction": "", "measured": "", "reference": "", "captured": "", "json": False}
+NOTHING = {"target": "", "prediction": "", "measured": [], "reference": "", "captured": "", "json": False}
 
 
 @pytest.fixture
@@ -57,10 +57,31 @@ def test_a_verdict_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """With a prediction and a measurement the verdict, its evidence and the next step are the first lines."""
     (tmp_path / "p.json").write_text('{"histogram": [200, 100, 700]}')
     (tmp_path / "m.json").write_text('{"histogram": [980, 15, 5]}')
-    assert doctor(None, prediction=str(tmp_path / "p.json"), measured=str(tmp_path / "m.json")) == 1
+    assert doctor(None, prediction=str(tmp_path / "p.json"), measured=[str(tmp_path / "m.json")]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split(maxsplit=1)[1] == "all: engine integration broken"
     assert lines[-1].startswith("next")
+
+
+def test_two_engines_stand_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a measurement of each engine, the first lines hold prediction, SGLang and vLLM beside each other."""
+    (tmp_path / "p.json").write_text('{"histogram": [200, 100, 700]}')
+    for name, counts in (("sglang", [210, 100, 690]), ("vllm", [980, 15, 5])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(measured_by(name, counts)))
+    paths = [str(tmp_path / f"{name}.json") for name in ("sglang", "vllm")]
+    assert doctor(None, prediction=str(tmp_path / "p.json"), measured=paths) == 1
+    head, row, first, *_ = capsys.readouterr().out.splitlines()
+    assert head.split() == ["set", "predicted", "sglang", "vllm"]
+    assert row == "mine  2.50       2.48 healthy  1.02 engine integration broken"
+    assert "mine in sglang: healthy" in first
+
+
+def measured_by(engine: str, histogram: list[int]) -> dict[str, Any]:
+    """A result of the bench, as far as the doctor reads it."""
+    one = {"set": "mine", "temperature": 0.0, "concurrency": 1, "degenerate": 0, "prompts": 9, "like_reference": None,
+           "acceptance": {"histogram": histogram, "shape": "chain"}}  # fmt: skip
+    told = {"name": engine, "speculation": None, "arguments": {}}
+    return {"passes": [one], "engine": told, "sets": {"mine": {"template_agrees": None}}}
 
 
 @pytest.mark.parametrize(

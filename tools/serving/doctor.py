@@ -90,11 +90,13 @@ class Verdict:
     prediction: Reading | None = None
     measured: Reading | None = None
     findings: tuple[Finding, ...] = ()
+    engine: str = "sglang"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, ready for `json.dumps`."""
         return {
             "verdict": self.name,
+            "engine": self.engine,
             "fault": self.fault,
             "evidence": list(self.evidence),
             "next": self.next,
@@ -117,6 +119,7 @@ def judge(
     """The verdict. `reasons` are why the two are not comparable, `mismatch` why the text is another, `worth` the
     multiplier over no speculation where it is known."""
     case = Verdict("not comparable", (), prediction=prediction, measured=measured, findings=tuple(findings))
+    case = replace(case, engine=engine)
     if prediction.drafts != measured.drafts:
         other = f"the prediction is for chains of {prediction.drafts} drafts, measured were {measured.drafts}"
         reasons = [*reasons, other]
