@@ -8,9 +8,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from playbooks.eagle3.payload.feed import taught_places
 from playbooks.eagle3.payload.model import Drafter, drafter_config
+from playbooks.eagle3.payload.objective import Batch
 from playbooks.eagle3.payload.shards import Features
 from playbooks.eagle3.payload.target import Target
+
+torch.set_num_threads(1)  # the tensors are tiny: waiting for a second thread costs more than it does
 
 VOCAB = 64
 STOP = 2
@@ -91,6 +95,15 @@ def greedy_sequence(target: Target, prompt: list[int], new_tokens: int) -> Featu
         last=last[0].clone(),
         argmax=target.argmax(last[0]).clone(),
     )
+
+
+def batch_of(sequences: list[Features], drafter: Drafter) -> Batch:
+    """`sequences` as one batch, padded on the right."""
+    ids, mask, argmax, features, last = (
+        torch.nn.utils.rnn.pad_sequence([getattr(s, name) for s in sequences], batch_first=True)
+        for name in ("ids", "mask", "argmax", "features", "last")
+    )
+    return Batch(ids, features, last, taught_places(mask, drafter.t2d[argmax]))
 
 
 def target_head(target: Target, drafter: Drafter) -> torch.Tensor:

@@ -9,15 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from playbooks.eagle3.payload.config import load_config  # noqa: E402
+from playbooks.eagle3.payload.config import Data, load_config  # noqa: E402
 from playbooks.eagle3.payload.data import (  # noqa: E402
     Conversation,
     draft_vocabulary,
     encode_conversation,
-    load_prompts,
     mapping_tensors,
 )
 from playbooks.eagle3.payload.errors import StepError  # noqa: E402
+from playbooks.eagle3.payload.prompts import load_prompts, read_prompts  # noqa: E402
 from tests.eagle3_helpers import TEMPLATE, tiny_tokenizer  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -67,10 +67,10 @@ def test_d2t_is_an_offset_and_t2d_its_inverse() -> None:
 
 def test_the_prompts_that_come_along_are_disjoint() -> None:
     """No prompt is there twice, so none is both trained on and evaluated on; a prefix of either split is as asked."""
-    prompts = load_prompts("builtin")
+    prompts = load_prompts(Data())
     assert len({p.text for p in prompts}) == len({p.id for p in prompts}) == len(prompts)
     assert {p.split for p in prompts} == {"train", "eval"}
-    assert [p.split for p in load_prompts("builtin", 5, 2)] == ["train"] * 5 + ["eval"] * 2
+    assert [p.split for p in load_prompts(Data(train_prompts=5, eval_prompts=2))] == ["train"] * 5 + ["eval"] * 2
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,8 @@ def test_the_prompts_that_come_along_are_disjoint() -> None:
         ("{", "line 2 is no prompt"),
         ('{"id": "b", "split": "eval"}', "line 2 is no prompt: KeyError"),
         ('{"id": "b", "split": "dev", "prompt": "x"}', "split `dev`"),
-        ('{"id": "b", "split": "train", "prompt": "x"}', "no prompt of split `eval`"),
+        ('{"id": "b", "turns": []}', "line 2 is no prompt: IndexError"),
+        ('{"id": "b", "prompt": " "}', "no text in it"),
     ],
 )
 def test_a_prompt_file_that_does_not_fit_is_named_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
@@ -87,7 +88,36 @@ def test_a_prompt_file_that_does_not_fit_is_named_with_its_line(tmp_path: Path, 
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"id": "a", "split": "train", "prompt": "x"}) + "\n" + line + "\n")
     with pytest.raises(StepError, match=problem):
-        load_prompts(str(path))
+        load_prompts(Data(prompts=(str(path),)))
+
+
+def test_prompt_files_of_every_usual_shape_are_read(tmp_path: Path) -> None:
+    """Questions, instructions with their input, turns and messages become conversations that end with the user."""
+    rows = [
+        {"prompt": "a"}, {"question": "b", "answer": "no"}, {"instruction": "c", "input": "d"},
+        {"instruction": "e", "instances": [{"input": "f"}]}, {"turns": ["g", "h"]},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "i"},
+                      {"role": "assistant", "content": "j"}]},
+    ]  # fmt: skip
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    prompts = read_prompts(path)
+    assert [p.text for p in prompts] == ["a", "b", "c\n\nd", "e\n\nf", "g", "i"]
+    assert [m["role"] for m in prompts[-1].messages] == ["system", "user"]
+
+
+def test_what_is_held_out_depends_on_the_texts_alone(tmp_path: Path) -> None:
+    """The same prompts are held out of a file in another order, none is in both splits, and repeated texts are one."""
+    texts = [f"question {n}" for n in range(20)]
+    held = []
+    for order in (texts, texts[::-1] + texts):
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("\n".join(json.dumps({"prompt": t}) for t in order))
+        prompts = load_prompts(Data(prompts=(str(path),), holdout=5))
+        assert len(prompts) == 20
+        held.append({p.text for p in prompts if p.split == "eval"})
+    assert held[0] == held[1]
+    assert len(held[0]) == 5
 
 
 def test_settings_are_overridden_by_their_dotted_names() -> None:

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from playbooks.eagle3.payload.evaluate import Acceptance, answer_spans, leading_runs, predict, walk  # noqa: E402
-from playbooks.eagle3.payload.objective import Batch, unrolled_loss  # noqa: E402
+from playbooks.eagle3.payload.acceptance import Acceptance, answer_spans, leading_runs, walk, walked  # noqa: E402
+from playbooks.eagle3.payload.objective import unrolled_loss  # noqa: E402
 from playbooks.eagle3.payload.speculate import greedy_decode, speculative_decode  # noqa: E402
-from tests.eagle3_helpers import VOCAB, greedy_sequence, target_head, tiny_drafter, tiny_target  # noqa: E402
+from tests.eagle3_helpers import VOCAB, batch_of, greedy_sequence, target_head, tiny_drafter, tiny_target  # noqa: E402
 
 pytestmark = pytest.mark.train
 PROMPTS = [[1, 9, 17], [1, 33], [1, 50, 51, 52, 53], [1, 22, 7]]
@@ -27,12 +27,21 @@ def drafter_after(updates: int, kept: tuple[int, ...]):
     sequences = [greedy_sequence(target, prompt, NEW) for prompt in PROMPTS]
     drafter = tiny_drafter(target, list(kept))
     optimizer = torch.optim.AdamW(drafter.parameters(), lr=3e-3)
-    batch = Batch.of(sequences, 256, torch.device("cpu"))
+    batch = batch_of(sequences, drafter)
     for _ in range(updates):
         optimizer.zero_grad()
-        unrolled_loss(drafter, target_head(target, drafter), batch, DRAFTS, 0.8).total.backward()
+        unrolled_loss(drafter, target_head(target, drafter), batch, DRAFTS, 0.8).mean.backward()
         optimizer.step()
     return target, drafter.eval(), sequences
+
+
+def predicted(drafter, sequences, drafts: int, longest: int = DRAFTS) -> Acceptance:
+    """The walks of chains of `drafts` over all sequences, from runs of chains of `longest`."""
+    total = Acceptance((0,) * (drafts + 1))
+    for sequence in sequences:
+        runs = leading_runs(drafter, sequence.ids[None], sequence.features[None], longest)[0].tolist()
+        total += walked(runs, sequence.mask, drafts)
+    return total
 
 
 @pytest.mark.parametrize("updates", [0, 15, 60])
@@ -41,7 +50,7 @@ def test_prediction_equals_speculative_decoding(updates: int, kept: tuple[int, .
     """For a bad, a middling and a good drafter, each predicted round is one of draft and verify, root and count."""
     target, drafter, sequences = drafter_after(updates, kept)
     for prompt, sequence in zip(PROMPTS, sequences, strict=True):
-        runs = leading_runs(drafter, sequence.ids, sequence.features, DRAFTS).tolist()
+        runs = leading_runs(drafter, sequence.ids[None], sequence.features[None], DRAFTS)[0].tolist()
         ((first, last),) = answer_spans(sequence.mask)
         predicted = [(root, runs[root]) for root in walk(runs, first - 1, last - DRAFTS - 1)]
         decoded = speculative_decode(target, drafter, prompt, DRAFTS, NEW, stops=())
@@ -54,10 +63,16 @@ def test_training_raises_the_acceptance_and_every_length_of_run_occurs() -> None
     """The cases above are no accident of an empty histogram: a trained drafter meets runs of each length."""
     _, untrained, sequences = drafter_after(0, WHOLE)
     _, trained, _ = drafter_after(60, WHOLE)
-    before = sum((predict(untrained, s, DRAFTS) for s in sequences), Acceptance((0,) * (DRAFTS + 1)))
-    after = sum((predict(trained, s, DRAFTS) for s in sequences), Acceptance((0,) * (DRAFTS + 1)))
+    before, after = predicted(untrained, sequences, DRAFTS), predicted(trained, sequences, DRAFTS)
     assert after.length > before.length + 0.5
     assert all(after.histogram)
+
+
+@pytest.mark.parametrize("drafts", [1, 2, 5])
+def test_one_pass_serves_chains_of_every_length(drafts: int) -> None:
+    """The walk of a short chain is the same from its own runs and from those of a chain of seven, cut."""
+    _, drafter, sequences = drafter_after(60, WHOLE)
+    assert predicted(drafter, sequences, drafts, longest=7) == predicted(drafter, sequences, drafts, longest=drafts)
 
 
 def test_a_stop_token_ends_the_answer_in_the_middle_of_a_run() -> None:

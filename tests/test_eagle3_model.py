@@ -8,8 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from playbooks.eagle3.payload.objective import Batch, unrolled_loss  # noqa: E402
-from tests.eagle3_helpers import VOCAB, greedy_sequence, target_head, tiny_drafter, tiny_target  # noqa: E402
+from playbooks.eagle3.payload import objective  # noqa: E402
+from playbooks.eagle3.payload.attention import attend, attend_reference  # noqa: E402
+from playbooks.eagle3.payload.objective import unrolled_loss  # noqa: E402
+from tests.eagle3_helpers import VOCAB, batch_of, greedy_sequence, target_head, tiny_drafter, tiny_target  # noqa: E402
 
 pytestmark = pytest.mark.train
 STEPS = 4
@@ -30,12 +32,60 @@ def test_each_unrolled_step_equals_a_chain_that_is_grown_token_by_token() -> Non
             tokens, hidden = ids[1 : root + 3 + step], torch.cat([hidden, newest], dim=1)
 
 
+@pytest.mark.parametrize("later", [1, 3, 6])
+def test_merged_attention_equals_the_written_out_softmax(later: int) -> None:
+    """Output and every gradient of the fused attention are those of the softmax over all scores at once."""
+    torch.manual_seed(later)
+    shape = (2, 3, 37, 8)
+    tensors = [torch.randn(shape, requires_grad=True) for _ in range(3 + 2 * later)]
+    slope = torch.randn(shape)
+    memory = list(zip(tensors[1::2], tensors[2::2], strict=True))
+    found, wanted = attend(tensors[0], memory), attend_reference(tensors[0], memory)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    pairs = zip(torch.autograd.grad(found, tensors, slope), torch.autograd.grad(wanted, tensors, slope), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_the_loss_and_its_gradient_do_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits a few positions at a time give what all at once give, in two rows of which one is padded."""
+    target = tiny_target()
+    drafter = tiny_drafter(target, list(range(VOCAB)))
+    batch = batch_of([greedy_sequence(target, [1, 9], 5), greedy_sequence(target, [1, 30, 31], 12)], drafter)
+    results = []
+    for rows in (1000, 3):
+        monkeypatch.setattr(objective, "CHUNK_BYTES", rows * 4 * 3 * VOCAB)
+        drafter.zero_grad()
+        losses = unrolled_loss(drafter, target_head(target, drafter), batch, 3, 0.8)
+        losses.loss.backward()
+        results.append([losses.loss.detach(), losses.steps, *(w.grad.clone() for w in drafter.parameters())])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_the_gradient_is_the_slope_of_the_loss() -> None:
+    """A small step against the gradient, computed beside the loss, lowers it by what the gradient says."""
+    target = tiny_target()
+    drafter = tiny_drafter(target, list(range(VOCAB))).double()
+    sequence = greedy_sequence(target, [1, 9, 17], 9)
+    whole = dataclasses.replace(sequence, features=sequence.features.double(), last=sequence.last.double())
+    batch, head = batch_of([whole], drafter), target_head(target, drafter).double()
+    before = unrolled_loss(drafter, head, batch, 3, 0.8).loss
+    before.backward()
+    square = sum(float((w.grad**2).sum()) for w in drafter.parameters())
+    with torch.no_grad():
+        for weight in drafter.parameters():
+            weight -= 1e-4 / square * weight.grad
+    after = unrolled_loss(drafter, head, batch, 3, 0.8).loss
+    assert float((before - after).detach()) == pytest.approx(1e-4, rel=0.02)
+
+
 def test_padding_on_the_right_changes_nothing_before_it() -> None:
     """A sequence has the same states alone as in a batch with a longer one."""
     target = tiny_target()
     drafter = tiny_drafter(target, list(range(VOCAB)))
     short, long = greedy_sequence(target, [1, 9], 5), greedy_sequence(target, [1, 30, 31, 32], 12)
-    both = Batch.of([short, long], 64, torch.device("cpu"))
+    both = batch_of([short, long], drafter)
     alone = list(drafter.unroll(short.ids[None], short.features[None], 3))
     padded = list(drafter.unroll(both.ids, both.features, 3))
     for step in range(3):
@@ -46,6 +96,8 @@ def test_padding_on_the_right_changes_nothing_before_it() -> None:
 def brute_force_loss(drafter, head, sequence, steps, decay) -> float:
     """The objective position by position, from its definition."""
     total = 0.0
+    said = zip(sequence.mask[1:], drafter.t2d[sequence.argmax[:-1]], strict=True)
+    taught = sum(bool(spoken and drafted) for spoken, drafted in said)
     states = list(drafter.unroll(sequence.ids[None], sequence.features[None], steps))
     for step in range(steps):
         terms = []
@@ -55,8 +107,8 @@ def brute_force_loss(drafter, head, sequence, steps, decay) -> float:
                 continue
             truth = (head @ sequence.last[t - 1]).softmax(-1)
             terms.append(-(truth * drafter.logits(states[step][0, p]).log_softmax(-1)).sum())
-        total += decay**step * (sum(terms) / len(terms)).item()
-    return total
+        total += decay**step * sum(terms).item()
+    return total / taught
 
 
 def test_the_loss_is_the_one_that_is_defined() -> None:
@@ -69,8 +121,8 @@ def test_the_loss_is_the_one_that_is_defined() -> None:
     seen = sorted(set(sequence.ids.tolist()))
     drafter = tiny_drafter(target, sorted(set(range(0, VOCAB, 3)) | set(seen[::2])))
     head = target_head(target, drafter)
-    losses = unrolled_loss(drafter, head, Batch.of([sequence], 64, torch.device("cpu")), 3, 0.8)
-    assert losses.total.item() == pytest.approx(brute_force_loss(drafter, head, sequence, 3, 0.8), rel=1e-5)
+    losses = unrolled_loss(drafter, head, batch_of([sequence], drafter), 3, 0.8)
+    assert losses.mean.item() == pytest.approx(brute_force_loss(drafter, head, sequence, 3, 0.8), rel=1e-5)
 
 
 def test_only_tokens_of_the_assistant_are_learnt() -> None:
@@ -79,7 +131,7 @@ def test_only_tokens_of_the_assistant_are_learnt() -> None:
     sequence = greedy_sequence(target, [1, 9, 17, 40], 8)
     mask = torch.tensor([0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1, 1], dtype=torch.bool)
     drafter = tiny_drafter(target, list(range(VOCAB)))
-    batch = Batch.of([dataclasses.replace(sequence, mask=mask)], 64, torch.device("cpu"))
+    batch = batch_of([dataclasses.replace(sequence, mask=mask)], drafter)
     for step in range(3):
         outputs = []
 
@@ -88,7 +140,7 @@ def test_only_tokens_of_the_assistant_are_learnt() -> None:
             return iter(outputs)
 
         drafter.unroll = unroll
-        unrolled_loss(drafter, target_head(target, drafter), batch, 3, 1.0).total.backward()
+        unrolled_loss(drafter, target_head(target, drafter), batch, 3, 1.0).loss.backward()
         learnt = outputs[step].grad[0].abs().sum(-1).nonzero().flatten() + 2 + step
         assert learnt.tolist() == [t for t in mask.nonzero().flatten().tolist() if t >= 2 + step]
 
@@ -99,6 +151,6 @@ def test_where_the_target_would_say_a_token_that_cannot_be_drafted_nothing_is_le
     sequence = greedy_sequence(target, [1, 9, 17, 40], 8)
     favourites = set(sequence.argmax.tolist())
     drafter = tiny_drafter(target, [t for t in range(VOCAB) if t not in favourites])
-    losses = unrolled_loss(drafter, target_head(target, drafter), Batch.of([sequence], 64, torch.device("cpu")), 2, 0.8)
-    assert losses.total.item() == 0.0
+    losses = unrolled_loss(drafter, target_head(target, drafter), batch_of([sequence], drafter), 2, 0.8)
+    assert losses.loss.item() == 0.0
     assert losses.positions == 0

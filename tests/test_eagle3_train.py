@@ -13,10 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import load_file  # noqa: E402
+
 from playbooks.eagle3.payload.checkpoint import latest_checkpoint, save_checkpoint  # noqa: E402
 from playbooks.eagle3.payload.config import Train  # noqa: E402
+from playbooks.eagle3.payload.errors import StepError  # noqa: E402
+from playbooks.eagle3.payload.feed import batches, epoch_batches  # noqa: E402
 from playbooks.eagle3.payload.runtime import Progress  # noqa: E402
-from playbooks.eagle3.payload.train import batch_indices, learning_rate  # noqa: E402
+from playbooks.eagle3.payload.trainer import learning_rate, share_done  # noqa: E402
 from tests.eagle3_helpers import save_tiny_target  # noqa: E402
 
 pytestmark = pytest.mark.train
@@ -24,7 +28,7 @@ PAYLOAD = Path(__file__).parent.parent / "playbooks" / "eagle3" / "payload"
 SETTINGS = [
     "data.train_prompts=12", "data.eval_prompts=6", "generate.max_new_tokens=24", "extract.boundaries=[1, 2, 3]",
     "extract.shard_tokens=200", "draft.vocab_size=60", "train.steps=60", "train.checkpoint_every=8",
-    "train.batch_size=3", "train.learning_rate=5e-3", "train.warmup_steps=5", "threads=1",
+    "train.batch_tokens=130", "train.learning_rate=5e-3", "train.warmup_steps=5", "threads=1",
 ]  # fmt: skip
 
 
@@ -79,7 +83,7 @@ def test_a_killed_training_repeats_the_undisturbed_one(host: Host) -> None:
     """After SIGKILL between two checkpoints, the run goes on from the older and logs the very same losses."""
     host.run("train")
     undisturbed = losses(host)
-    model = (host.work / "drafter" / "model" / "model.safetensors").read_bytes()
+    model = load_file(host.work / "drafter" / "model" / "model.safetensors")
     (host.work / "drafter").rename(host.work / "drafter.undisturbed")
     process = host.start("train")
     for line in process.stdout:
@@ -91,7 +95,9 @@ def test_a_killed_training_repeats_the_undisturbed_one(host: Host) -> None:
     result = host.run("train")
     assert 8 <= result["resumed_at"] < 60
     assert losses(host) == undisturbed
-    assert (host.work / "drafter" / "model" / "model.safetensors").read_bytes() == model
+    again = load_file(host.work / "drafter" / "model" / "model.safetensors")
+    assert again.keys() == model.keys()
+    assert all(again[name].equal(model[name]) for name in model)
 
 
 @pytest.mark.slow
@@ -179,20 +185,43 @@ def test_a_checkpoint_of_another_run_and_a_torn_one_are_passed_over(tmp_path: Pa
     assert latest_checkpoint(tmp_path, "other") is None
 
 
-def test_each_epoch_sees_every_sequence_once() -> None:
-    """Batches run through seeded permutations, across the seam of two epochs, and need no memory of earlier steps."""
-    seen = [n for step in range(5) for n in batch_indices(10, 4, step, seed=3)]
-    assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
-    assert seen[:10] != seen[10:]
-    assert batch_indices(10, 4, 2, seed=3) == seen[8:12]
+def test_each_epoch_sees_every_sequence_once_in_batches_that_fit() -> None:
+    """Epochs are seeded, differ, cover all, and no batch is larger with its padding than allowed, but for one alone."""
+    lengths = [7 * n % 50 + 3 for n in range(200)]
+    first, second = (epoch_batches(lengths, 100, seed=3, epoch=e) for e in (0, 1))
+    for epoch in (first, second):
+        assert sorted(n for batch in epoch for n in batch) == list(range(200))
+        assert all(max(lengths[n] for n in batch) * len(batch) <= 100 for batch in epoch)
+    assert first != second
+    stream = batches(lengths, 100, seed=3)
+    assert [next(stream) for _ in range(len(first) + 1)] == [*first, second[0]]
+    assert epoch_batches([500, 4], 100, seed=0, epoch=0) in ([[0], [1]], [[1], [0]])
+
+
+def test_little_of_a_batch_is_padding() -> None:
+    """Sequences of similar length go together: of ten thousand, under a tenth of all places is padding."""
+    lengths = [31 * n % 400 + 40 for n in range(10_000)]
+    places = sum(max(lengths[n] for n in b) * len(b) for b in epoch_batches(lengths, 16384, seed=0, epoch=0))
+    assert sum(lengths) > 0.9 * places
 
 
 def test_the_learning_rate_warms_up_and_decays_to_nothing() -> None:
-    """Linear to the top over the warm-up, half of it midway through the cosine, next to nothing at the end."""
-    settings = Train(steps=110, warmup_steps=10, learning_rate=1.0)
-    assert [learning_rate(settings, s) for s in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
-    assert learning_rate(settings, 60) == pytest.approx(0.5)
-    assert learning_rate(settings, 109) < 0.001
+    """Linear over the warm-up, half of the top midway, next to nothing at the end."""
+    settings = Train(steps=1000, warmup_steps=10, learning_rate=1.0)
+    rates = [learning_rate(settings, s, s / 1000) for s in range(1000)]
+    assert rates[0] == pytest.approx(0.1)
+    assert max(rates) == rates[9] > 0.999
+    assert rates[500] == pytest.approx(0.5)
+    assert rates[999] < 0.001
+
+
+def test_training_ends_by_steps_or_by_seconds_whichever_is_first() -> None:
+    """Both limits count, each may be left out, and having none is refused."""
+    assert share_done(Train(steps=10, max_seconds=100.0), 5, 80.0) == 0.8
+    assert share_done(Train(steps=10, max_seconds=0.0), 10, 1e9) == 1.0
+    assert share_done(Train(steps=0, max_seconds=100.0), 10**9, 50.0) == 0.5
+    with pytest.raises(StepError, match="would not end"):
+        share_done(Train(steps=0, max_seconds=0.0), 0, 0.0)
 
 
 def test_progress_is_printed_at_most_once_a_second_and_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,33 +1,44 @@
-"""A new drafter: vocabulary from the training answers, the target's embedding, seeded noise for the rest."""
+"""The drafter that training starts from: an existing one, or vocabulary from the answers and seeded noise.
+
+In both cases the embedding is the target's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .config import Config
 from .data import Conversation, draft_vocabulary, mapping_tensors
+from .errors import StepError
+from .export import load_drafter
 from .model import Drafter, drafter_config
 from .runtime import Workdir
-from .shards import Shards
-from .target import read_config, read_embedding, read_head
+from .target import read_config, read_embedding, read_head, resolve_boundaries
 
 
-def new_drafter(config: Config, work: Workdir, shards: Shards) -> tuple[Drafter, Tensor]:
-    """An untrained drafter for the sequences in `shards`, and the target's head cut to its vocabulary [D, H]."""
+def first_drafter(config: Config, work: Workdir, conversations: Sequence[Conversation]) -> tuple[Drafter, Tensor]:
+    """The drafter before training, and the target's head cut to its vocabulary [D, H] in float32.
+
+    Raises StepError when the drafter to start from does not fit the target or the boundaries asked for.
+    """
     settings = read_config(work.target)
-    size = min(config.draft.vocab_size, settings.vocab_size)
-    kept = draft_vocabulary(_conversations(shards), settings.vocab_size, size)
-    d2t, t2d = mapping_tensors(kept, settings.vocab_size)
-    torch.manual_seed(config.seed)
-    boundaries = tuple(shards.index["boundaries"])
-    drafter = Drafter(drafter_config(settings, size, boundaries), read_embedding(work.target), d2t, t2d)
-    head = read_head(work.target).float()[torch.tensor(kept)]
-    return drafter, head
-
-
-def _conversations(shards: Shards) -> Iterator[Conversation]:
-    for n, (ids, mask) in enumerate(shards.tokens()):
-        yield Conversation(str(n), ids.tolist(), mask.tolist())
+    boundaries = resolve_boundaries(config.extract.boundaries, settings.num_hidden_layers)
+    embedding = read_embedding(work.target)
+    if config.draft.start:
+        drafter = load_drafter(Path(config.draft.start).expanduser(), embedding)
+        if drafter.boundaries not in (None, boundaries):
+            raise StepError(
+                f"the drafter in `{config.draft.start}` reads the boundaries {list(drafter.boundaries or ())}, and "
+                f"`extract.boundaries` gives {list(boundaries)}",
+                hint=f"set `extract.boundaries={list(drafter.boundaries or ())}` and store the states again",
+            )
+    else:
+        size = min(config.draft.vocab_size, settings.vocab_size)
+        d2t, t2d = mapping_tensors(draft_vocabulary(conversations, settings.vocab_size, size), settings.vocab_size)
+        torch.manual_seed(config.seed)
+        drafter = Drafter(drafter_config(settings, size, boundaries), embedding, d2t, t2d)
+    return drafter, read_head(work.target)[drafter.kept].float()

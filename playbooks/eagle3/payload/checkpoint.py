@@ -52,12 +52,13 @@ def latest_checkpoint(folder: Path, fingerprint: str) -> State | None:
     return None
 
 
-def save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+def save_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        save_file({name: t.contiguous() for name, t in tensors.items()}, partial, metadata={"format": "pt"})
+        whole = {name: t.contiguous() for name, t in tensors.items()}
+        save_file(whole, partial, metadata={"format": "pt", **(metadata or {})})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)

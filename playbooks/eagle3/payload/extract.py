@@ -20,8 +20,10 @@ from typing import Any
 import torch
 
 from .config import Config
-from .data import SPLITS, Conversation, load_answers
+from .data import Conversation, load_answers
 from .errors import StepError
+from .held import groups
+from .prompts import SPLITS
 from .runtime import Progress, Result, Workdir, read_json, run_step, say, set_up_torch, torch_dtype, write_json
 from .shards import INDEX, Features, Shards, write_shard
 from .target import Target, read_config, resolve_boundaries
@@ -116,24 +118,12 @@ def _extract_missing(config: Config, work: Workdir, plan: Plan, boundaries: tupl
                 done += sum(len(c.ids) for c in conversations)
                 continue
             sequences: dict[int, Features] = {}
-            for batch in _batches(conversations, config.extract.batch_tokens):
+            for batch in groups([len(c.ids) for c in conversations], config.extract.batch_tokens):
                 for n, features in zip(batch, _run(target, [conversations[n] for n in batch], dtype), strict=True):
                     sequences[n] = features
                     done += len(features.ids)
                 progress.update(done)
             write_shard(path, [sequences[n] for n in range(len(conversations))])
-
-
-def _batches(conversations: list[Conversation], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of conversations of similar length, at most `batch_tokens` with the padding (but at least one)."""
-    batch: list[int] = []
-    for n in sorted(range(len(conversations)), key=lambda n: len(conversations[n].ids)):
-        if batch and len(conversations[n].ids) * (len(batch) + 1) > batch_tokens:
-            yield batch
-            batch = []
-        batch.append(n)
-    if batch:
-        yield batch
 
 
 def _run(target: Target, conversations: list[Conversation], dtype: torch.dtype) -> Iterator[Features]:

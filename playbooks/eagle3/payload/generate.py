@@ -1,58 +1,91 @@
 """Let the target answer the prompts: a drafter learns what its target says, not what somebody else said.
 
 Answers go to `answers.jsonl`, one a line, each with its token ids as they were produced (text that is tokenised again
-does not always give the same ids) and with a key made of everything that decides it. A run that was killed keeps the
-lines whose key still holds and answers the rest; a torn last line is dropped.
+does not always give the same ids), how it was sampled, and a key made of everything that decides it. A run that was
+killed keeps the lines whose key still holds and answers the rest; a torn last line is dropped.
 
-Answers for evaluation are greedy, since greedy decoding is what `evaluate` predicts.
+Answers for evaluation are greedy, since greedy decoding is what `evaluate` predicts. With `generate.endpoint` a server
+of the target is asked, else transformers in this process.
 
     python -m eagle3.generate --preset smoke
+    python -m eagle3.generate --preset h200-smollm2 --set generate.endpoint=http://127.0.0.1:30000
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from typing import Any, Protocol
 
 from .config import Config
-from .data import Prompt, chat_ids, load_prompts
+from .data import chat_ids
+from .endpoint import Answer, Endpoints, Request
+from .errors import StepError
+from .prompts import Prompt, load_prompts
 from .runtime import Progress, Result, Workdir, read_json, run_step, say, set_up_torch, torch_dtype, write_text
-from .target import load_model, load_tokenizer, stop_tokens
+from .target import load_tokenizer, stop_tokens
 
 Row = dict[str, Any]
+COMPOSED = "composed.jsonl"
+CHECKED = 20  # first answers whose text is held against the server's
+
+
+class Answerer(Protocol):
+    """A server or the model itself."""
+
+    def answer(self, requests: Sequence[Request], *, until: float = ...) -> Iterator[tuple[int, Answer]]:
+        """Yield the number and the answer of each request; none is begun after `until` on the monotonic clock."""
 
 
 def generate(config: Config, work: Workdir) -> Result:
     """Let the target answer the prompts."""
-    prompts = load_prompts(config.data.prompts, config.data.train_prompts, config.data.eval_prompts)
-    checkpoint = read_json(work.target / "config.json")
-    keys = {p.id: answer_key(p, config, checkpoint) for p in prompts}
-    done = [row for row in read_rows(work.answers) if keys.get(row["id"]) == row["key"]]
-    write_text(work.answers, "".join(_line(row) for row in done))
-    open_ids = set(keys) - {row["id"] for row in done}
-    rows = done + _answer([p for p in prompts if p.id in open_ids], keys, config, work)
-    order = {p.id: n for n, p in enumerate(prompts)}
-    rows.sort(key=lambda row: order[row["id"]])
-    write_text(work.answers, "".join(_line(row) for row in rows))
+    composed = work.root / COMPOSED
+    prompts = load_prompts(config.data, [composed] if composed.is_file() else [])
+    started = time.monotonic()
+    rows, kept, left_out = answer_prompts(prompts, work.answers, config, work, config.generate.max_new_tokens)
+    tokens = {s: sum(len(r["answer_ids"]) for r in rows if r["split"] == s) for s in ("train", "eval")}
     return {
+        "prompts": len(prompts),
         "answers": len(rows),
-        "kept_from_before": len(done),
-        "tokens": {s: sum(len(r["answer_ids"]) for r in rows if r["split"] == s) for s in ("train", "eval")},
+        "kept_from_before": kept,
+        "too_long": left_out,
+        "empty": sum(not r["answer_ids"] for r in rows),
+        "tokens": tokens,
+        "tokens_per_second": round(sum(tokens.values()) / (time.monotonic() - started)) if not kept else None,
         "stopped_by_themselves": sum(r["finish"] == "stop" for r in rows),
         "chat_template": load_tokenizer(work.target).chat_template,
     }
 
 
-def answer_key(prompt: Prompt, config: Config, checkpoint: Any) -> str:
+def answer_prompts(
+    prompts: Sequence[Prompt], path: Path, config: Config, work: Workdir, max_new_tokens: int
+) -> tuple[list[Row], int, int]:
+    """The answers to `prompts` in the file `path`, in their order; how many were there before; how many are too long.
+
+    When `generate.max_seconds` is over, some prompts are without an answer.
+    """
+    checkpoint = read_json(work.target / "config.json")
+    keys = {p.digest: answer_key(p, config, checkpoint, max_new_tokens) for p in prompts}
+    known = set(keys.values())
+    done = {row["key"]: row for row in read_rows(path) if row["key"] in known}
+    kept = len(done)
+    write_text(path, "".join(_line(row) for row in done.values()))
+    open_prompts = [p for p in prompts if keys[p.digest] not in done]
+    left_out = 0
+    if open_prompts:
+        left_out = _answer(open_prompts, keys, done, path, config, work, max_new_tokens)
+    rows = [done[keys[p.digest]] for p in prompts if keys[p.digest] in done]
+    write_text(path, "".join(_line(row) for row in rows))
+    return rows, kept, left_out
+
+
+def answer_key(prompt: Prompt, config: Config, checkpoint: Any, max_new_tokens: int) -> str:
     """A hash of all that decides the answer to `prompt`: its text, the target, and how it is sampled."""
-    sampling = [config.generate.max_new_tokens, *_sampling(prompt, config), config.seed]
-    parts = [prompt.text, prompt.split, config.target, checkpoint, sampling]
+    sampling = [max_new_tokens, *_sampling(prompt, config), config.seed]
+    parts = [prompt.digest, prompt.split, config.target, checkpoint, sampling]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -64,6 +97,16 @@ def read_rows(path: Path) -> list[Row]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def open_answerer(config: Config, work: Workdir) -> Answerer:
+    """The servers of `generate.endpoint`, or the target itself."""
+    if config.generate.endpoint:
+        return Endpoints(config.generate.endpoint, config.generate.concurrency)
+    from .local import Local
+
+    device = set_up_torch(config)
+    return Local(work.target, torch_dtype(config.dtype, device), device, config.generate.batch_size)
+
+
 def _line(row: Row) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
@@ -73,97 +116,72 @@ def _sampling(prompt: Prompt, config: Config) -> tuple[float, float]:
     return (0.0, 1.0) if greedy else (config.generate.temperature, config.generate.top_p)
 
 
-def _answer(prompts: list[Prompt], keys: dict[str, str], config: Config, work: Workdir) -> list[Row]:
-    """Answer `prompts` in batches of one way of sampling and similar length, and append each batch to the file."""
-    if not prompts:
-        return []
-    device = set_up_torch(config)
+def _answer(
+    prompts: Sequence[Prompt], keys: dict[str, str], done: dict[str, Row], path: Path, config: Config, work: Workdir,
+    max_new_tokens: int,
+) -> int:  # fmt: skip
+    """Answer `prompts` into `done` and, as each answer comes, into the file. Returns how many are too long to ask."""
     tokenizer = load_tokenizer(work.target)
-    model = load_model(work.target, torch_dtype(config.dtype, device), device)
     stops = stop_tokens(work.target, tokenizer)
-    encoded = {
-        p.id: chat_ids(tokenizer, [{"role": "user", "content": p.text}], generation_prompt=True) for p in prompts
-    }
-    prompts = sorted(prompts, key=lambda p: (_sampling(p, config), len(encoded[p.id])))
-    progress = Progress(len(prompts) * config.generate.max_new_tokens, "tokens")
-    rows: list[Row] = []
-    for batch in _batches(prompts, config):
-        before = len(rows) * config.generate.max_new_tokens
-        answers = _generate(
-            model, [encoded[p.id] for p in batch], stops, _sampling(batch[0], config), config, progress, before
-        )
-        new = []
-        for prompt, answer in zip(batch, answers, strict=True):
-            finish = "stop" if answer[-1] in stops else "length"
-            text = tokenizer.decode(answer, skip_special_tokens=True)
-            new.append(
-                {"id": prompt.id, "split": prompt.split, "key": keys[prompt.id], "prompt": prompt.text, "answer": text,
-                 "finish": finish, "prompt_ids": encoded[prompt.id], "answer_ids": answer}
-            )  # fmt: skip
-        with work.answers.open("a", encoding="utf-8") as file:
-            file.write("".join(_line(row) for row in new))
+    encoded = {p.digest: chat_ids(tokenizer, p.messages, generation_prompt=True) for p in prompts}
+    asked = [p for p in prompts if len(encoded[p.digest]) <= config.generate.max_prompt_tokens]
+    # Evaluation first, then by a hash: when time runs out, every file has had its share.
+    asked.sort(key=lambda p: (p.split != "eval", p.digest))
+    requests = [Request(encoded[p.digest], max_new_tokens, stops, *_sampling(p, config)) for p in asked]
+    limit = config.generate.max_seconds
+    until = time.monotonic() + limit if limit else float("inf")
+    progress, meter, differ = Progress(len(asked), "answers"), Meter(), 0
+    with path.open("a", encoding="utf-8") as file:
+        for number, answer in open_answerer(config, work).answer(requests, until=until):
+            row = _row(asked[number], requests[number], answer, keys[asked[number].digest], tokenizer)
+            done[row["key"]] = row
+            file.write(_line(row))
             file.flush()
-            os.fsync(file.fileno())
-        rows += new
-        progress.update(len(rows) * config.generate.max_new_tokens)
-        say(f"{len(rows)}/{len(prompts)} answers; the last: {rows[-1]['answer'][:80]!r}")
-    return rows
+            meter.add(len(answer.ids))
+            differ += answer.text is not None and answer.text.strip() != row["answer"].strip()
+            if meter.answers == min(CHECKED, len(asked)) and differ > meter.answers / 2:
+                raise StepError(
+                    f"the server says {answer.text!r:.90} where the target's tokenizer reads {row['answer']!r:.90}",
+                    hint="serve the very checkpoint that `target` names: the server's tokenizer is another one",
+                )
+            progress.update(meter.answers)
+            if meter.due():
+                say(f"{meter.text(len(asked))}; the last: {row['answer'][:60]!r}")
+    say(f"{meter.text(len(asked))}; {len(prompts) - len(asked)} prompts are too long to ask")
+    return len(prompts) - len(asked)
 
 
-def _batches(prompts: list[Prompt], config: Config) -> list[list[Prompt]]:
-    batches: list[list[Prompt]] = []
-    for prompt in prompts:
-        full = batches and len(batches[-1]) == config.generate.batch_size
-        if not batches or full or _sampling(batches[-1][0], config) != _sampling(prompt, config):
-            batches.append([])
-        batches[-1].append(prompt)
-    return batches
+def _row(prompt: Prompt, request: Request, answer: Answer, key: str, tokenizer: Any) -> Row:
+    text = tokenizer.decode(answer.ids, skip_special_tokens=True)
+    return {
+        "id": prompt.id, "split": prompt.split, "key": key, "prompt": prompt.text, "answer": text,
+        "finish": "stop" if answer.stopped else "length", "temperature": request.temperature, "top_p": request.top_p,
+        "prompt_ids": request.ids, "answer_ids": answer.ids,
+    }  # fmt: skip
 
 
-class _Tick(StoppingCriteria):
-    """Reports progress at each token of a batch and never stops it."""
+class Meter:
+    """Answers and tokens so far, and their rate."""
 
-    def __init__(self, progress: Progress, before: int) -> None:
-        self.progress = progress
-        self.done = before
+    def __init__(self) -> None:
+        self.answers = self.tokens = 0
+        self._began = self._said = time.monotonic()
 
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        self.done += len(input_ids)
-        self.progress.update(self.done)
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+    def add(self, tokens: int) -> None:
+        self.answers, self.tokens = self.answers + 1, self.tokens + tokens
 
+    def due(self, every: float = 5.0) -> bool:
+        """Whether it is time for a line."""
+        now = time.monotonic()
+        due = now - self._said >= every
+        self._said = now if due else self._said
+        return due
 
-def _generate(
-    model: Any,
-    prompts: list[list[int]],
-    stops: list[int],
-    sampling: tuple[float, float],
-    config: Config,
-    progress: Progress,
-    before: int,
-) -> list[list[int]]:
-    """The answers' token ids, each cut after its first stop token."""
-    width = max(map(len, prompts))
-    pad = stops[0]
-    ids = torch.tensor([[pad] * (width - len(p)) + p for p in prompts], device=model.device)
-    seen = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-    temperature, top_p = sampling
-    how = {"do_sample": True, "temperature": temperature, "top_p": top_p} if temperature else {"do_sample": False}
-    with torch.inference_mode():
-        out = model.generate(
-            input_ids=ids,
-            attention_mask=seen,
-            max_new_tokens=config.generate.max_new_tokens,
-            eos_token_id=stops,
-            pad_token_id=pad,
-            stopping_criteria=StoppingCriteriaList([_Tick(progress, before)]),
-            **how,
-        )
-    answers = []
-    for row in out[:, width:].tolist():
-        end = next((n for n, token in enumerate(row, 1) if token in stops), len(row))
-        answers.append(row[:end])
-    return answers
+    def text(self, total: int) -> str:
+        seconds = max(1e-6, time.monotonic() - self._began)
+        left = (total - self.answers) * seconds / max(1, self.answers)
+        rate = f"{self.tokens / seconds:,.0f} tokens/s"
+        return f"{self.answers}/{total} answers, {self.tokens} tokens, {rate}, {left:.0f} s left"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The drafter: one decoder layer that reads a token's embedding beside the target's hidden states.
 
-Shapes: B rows, T positions, H hidden size, D draft vocabulary, V target vocabulary, N heads, G key-value heads, E
-head size.
+Shapes: B rows, T positions, H hidden size, D draft vocabulary, V target vocabulary, N heads, E head size.
 
 At position p the input is the pair (embedding of token p+1, g_p), with g_p [3H] the target's three boundaries at p, and
 the output predicts token p+2:
@@ -35,7 +34,8 @@ from transformers.models.llama.modeling_llama import (
     repeat_kv,
 )
 
-Memory = list[tuple[Tensor, Tensor]]
+from .attention import Memory, attend
+from .compiled import compiled
 
 
 def drafter_config(target: PretrainedConfig, draft_vocab_size: int, boundaries: tuple[int, ...]) -> LlamaConfig:
@@ -69,7 +69,7 @@ def drafter_config(target: PretrainedConfig, draft_vocab_size: int, boundaries: 
 
 
 class Attention(nn.Module):
-    """Grouped-query attention over pairs, with the keys of the unrolled steps before."""
+    """The projections of grouped-query attention over pairs."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -80,38 +80,17 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(wide, self.groups * self.size, bias=False)
         self.o_proj = nn.Linear(self.heads * self.size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
-        """Attend from `x` [B, T, 2H]; `memory` holds keys and values of the steps before and gets this step's.
-
-        A query at p sees step 0 up to p and, of each later step, only its own position p: in a chain rooted at p, there
-        is one draft a step, and it stands on the target's states up to p.
-        """
+    def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries, rotated keys and values of `x` [B, T, 2H], each [B, N, T, E]."""
         rows, length, _ = x.shape
         q, k, v = (
             project(x).view(rows, length, -1, self.size).transpose(1, 2)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = apply_rotary_pos_emb(q, k, *rope)
+        cos, sin = (part.to(q.dtype) for part in rope)
+        q, k = apply_rotary_pos_emb(q, k, cos, sin)
         repeats = self.heads // self.groups
-        memory.append((repeat_kv(k, repeats), repeat_kv(v, repeats)))
-        out = _attend(q, memory).transpose(1, 2).reshape(rows, length, -1)
-        return self.o_proj(out)
-
-
-def _attend(q: Tensor, memory: Memory) -> Tensor:
-    """Attention of q [B, N, T, E] over step 0 (causal) and the diagonals of the later steps."""
-    (key, value), later = memory[0], memory[1:]
-    if not later:
-        return F.scaled_dot_product_attention(q, key, value, is_causal=True)
-    length = q.shape[-2]
-    past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
-    scores = (q @ key.mT).masked_fill(~past, float("-inf"))  # no row is empty: p always sees itself
-    own = torch.stack([(q * k).sum(-1) for k, _ in later], dim=-1)  # [B, N, T, steps - 1]
-    weights = torch.cat([scores, own], dim=-1).mul(q.shape[-1] ** -0.5).softmax(-1, dtype=torch.float32).to(q.dtype)
-    out = weights[..., :length] @ value
-    for step, (_, v) in enumerate(later):
-        out = out + weights[..., length + step, None] * v
-    return out
+        return q, repeat_kv(k, repeats), repeat_kv(v, repeats)
 
 
 class MidLayer(nn.Module):
@@ -127,8 +106,20 @@ class MidLayer(nn.Module):
         self.mlp = LlamaMLP(config)
 
     def forward(self, embeds: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
-        x = torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1)
-        hidden = hidden + self.self_attn(x, rope, memory)
+        """One step; `memory` holds keys and values of the steps before and gets this step's."""
+        q, k, v = self.before(embeds, hidden, rope)
+        memory.append((k, v))
+        return self.after(hidden, attend(q, memory))
+
+    @compiled
+    def before(self, embeds: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """All that comes before attention."""
+        return self.self_attn.project(torch.cat([self.input_layernorm(embeds), self.hidden_norm(hidden)], dim=-1), rope)
+
+    @compiled
+    def after(self, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """All that comes after attention, whose output `mixed` is [B, N, T, E]."""
+        hidden = hidden + self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -148,13 +139,19 @@ class Drafter(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.register_buffer("d2t", d2t)
         self.register_buffer("t2d", t2d)
-        self.register_buffer("embedding", embedding.float(), persistent=False)
+        self.register_buffer("embedding", embedding, persistent=False)
         self.rope = LlamaRotaryEmbedding(config)
 
     @property
     def kept(self) -> Tensor:
         """The target ids [D] of the draft vocabulary."""
         return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    @property
+    def boundaries(self) -> tuple[int, ...] | None:
+        """The target's boundaries that `fc` reads; `None` when the configuration leaves them to the default."""
+        ids = (getattr(self.config, "eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
+        return tuple(i + 1 for i in ids) if ids else None
 
     def _rope(self, length: int, first: int) -> tuple[Tensor, Tensor]:
         positions = torch.arange(first, first + length, device=self.fc.weight.device)[None]
@@ -166,10 +163,10 @@ class Drafter(nn.Module):
         `features` [B, T, 3H]. True tokens are embedded; where p+1+s runs past the end, the output means nothing. Rows
         may be padded on the right.
         """
-        hidden = self.fc(features)
+        hidden = self.fc(features.to(self.fc.weight.dtype))
         memory: Memory = []
         for step in range(steps):
-            embeds = F.embedding(shift(ids, 1 + step), self.embedding)
+            embeds = F.embedding(shift(ids, 1 + step), self.embedding).to(hidden.dtype)
             hidden = self.midlayer(embeds, hidden, self._rope(ids.shape[1], step), memory)
             yield hidden
 
@@ -178,7 +175,7 @@ class Drafter(nn.Module):
 
         For positions that the target has verified `hidden` is fc(g), for drafted ones the output of the step before.
         """
-        embeds = F.embedding(tokens[None], self.embedding)
+        embeds = F.embedding(tokens[None], self.embedding).to(hidden.dtype)
         return self.midlayer(embeds, hidden, self._rope(len(tokens), 0), [])
 
     def logits(self, hidden: Tensor) -> Tensor:

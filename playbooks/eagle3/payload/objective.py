@@ -1,76 +1,114 @@
 """What training minimises: at each unrolled step, the distance to the target's own next-token distribution.
 
 Step s at position p predicts token p+2+s, so its teacher is the target's distribution after token p+1+s, cut to the
-draft vocabulary: softmax(target logits[t2d]). The loss is the soft cross-entropy, averaged over the positions that
-count, times decay ** s. A position counts when token p+2+s is there and said by the assistant (the mask is shifted
-together with the targets), and when the target's most likely token is in the draft vocabulary. All of it is float32:
-in bfloat16 the gradient of the softmax is off by a fifth and more.
+draft vocabulary: softmax(target logits[t2d]). A position t is taught when token t+1 is there and said by the assistant
+(the mask is shifted together with the targets), and when the target's most likely token after t is in the draft
+vocabulary. The loss is the sum over steps s and taught t of decay ** s times the soft cross-entropy between the teacher
+at t and the drafter at its root t-1-s, divided by the number n of taught positions (a root before the text does not
+count). Sums and counts are kept apart, so that passes and processes can be added up before they are divided.
+
+All of it is float32: in bfloat16 the gradient of the softmax is off by a fifth and more. And none of it is ever there
+for all positions at once: logits live for one chunk of taught positions, in which the teacher is computed once for all
+steps and the gradient at once with the loss, since a cross-entropy's is softmax - teacher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from .model import Drafter, shift
-from .shards import Features
+from .compiled import compiled
+from .model import Drafter
+
+CHUNK_BYTES = 512 << 20  # of float32 logits at a time, all unrolled steps together
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences padded on the right: [B, T], features [B, T, 3H], last [B, T, H]. The mask is 0 in the padding."""
+    """Sequences padded on the right: `ids` [B, T], `features` [B, T, 3H], `last` [B, T, H] after the final norm.
+
+    `taught` [n] are the positions with a teacher, as places in the flattened [B * T].
+    """
 
     ids: Tensor
-    mask: Tensor
-    argmax: Tensor
     features: Tensor
     last: Tensor
-
-    @classmethod
-    def of(cls, sequences: Sequence[Features], max_length: int, device: torch.device) -> Batch:
-        """Pad `sequences`, cut to `max_length` tokens, as float32 on `device`."""
-
-        def padded(name: str) -> Tensor:
-            parts = [getattr(s, name)[:max_length] for s in sequences]
-            return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True).to(device)
-
-        return cls(padded("ids"), padded("mask"), padded("argmax"), padded("features").float(), padded("last").float())
+    taught: Tensor
 
 
 @dataclass(frozen=True)
 class Losses:
-    """`total` to descend on, and of each step the loss and the share of positions where both name the same token."""
+    """Sums over the taught positions: `loss` to descend on, of each step its own loss and how often both agreed."""
 
-    total: Tensor
-    steps: list[float]
-    accuracy: list[float]
-    positions: int  # that counted at step 0
+    loss: Tensor  # []
+    steps: Tensor  # [S], without the decay
+    agreed: Tensor  # [S], the drafter's and the teacher's most likely token are the same
+    positions: int
+
+    @property
+    def mean(self) -> Tensor:
+        """The loss of this batch alone."""
+        return self.loss / max(1, self.positions)
 
 
 def unrolled_loss(drafter: Drafter, head: Tensor, batch: Batch, steps: int, decay: float) -> Losses:
     """The loss of `batch` over `steps` unrolled steps. `head` [D, H] is the target's, cut to the draft vocabulary."""
-    taught = shift(batch.mask, 1) & drafter.t2d[batch.argmax]  # [B, T]: the distribution after token t is a teacher
-    row = torch.zeros_like(batch.ids)
-    row[taught] = torch.arange(int(taught.sum()), device=row.device)
-    teacher = (batch.last[taught] @ head.T).softmax(-1)  # [n, D], row[t] of it after token t
-    total = torch.zeros((), device=batch.ids.device)
-    losses, accuracy, counted = [], [], 0
-    for step, hidden in enumerate(drafter.unroll(batch.ids, batch.features, steps)):
-        counts = shift(taught, 1 + step)
-        n = int(counts.sum())
-        counted = n if step == 0 else counted
-        if n == 0:  # every sequence is shorter than the chain
-            losses.append(0.0)
-            accuracy.append(0.0)
-            continue
-        truth = teacher[shift(row, 1 + step)[counts]]
-        logits = drafter.logits(hidden[counts]).float()
-        loss = F.cross_entropy(logits, truth)
-        total = total + decay**step * loss
-        losses.append(loss.item())
-        accuracy.append((logits.argmax(-1) == truth.argmax(-1)).float().mean().item())
-    return Losses(total, losses, accuracy, counted)
+    hidden = torch.stack([drafter.norm(h).flatten(0, 1) for h in drafter.unroll(batch.ids, batch.features, steps)])
+    hidden = hidden.to(batch.last.dtype)
+    places = batch.taught % batch.ids.shape[1]
+    loss, each, agreed = _Unrolled.apply(hidden, drafter.lm_head.weight, head, batch, places, decay)
+    return Losses(loss, each, agreed, len(batch.taught))
+
+
+class _Unrolled(torch.autograd.Function):
+    """From normed states [S, B * T, H] and the drafter's head [D, H] to sums; gradients are computed on the way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, head: Tensor, batch: Batch, places: Tensor, decay: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        steps = len(hidden)
+        ahead = torch.arange(1, steps + 1, device=hidden.device)[:, None]
+        hidden_grad, weight_grad = torch.zeros_like(hidden), torch.zeros_like(weight)
+        each = torch.zeros(steps, device=hidden.device)
+        agreed = torch.zeros(steps, device=hidden.device)
+        low, head_low = weight.to(hidden.dtype), head.to(hidden.dtype)
+        last = batch.last.flatten(0, 1)
+        rows = max(1, CHUNK_BYTES // (4 * steps * len(weight)))
+        for taught, place in zip(batch.taught.split(rows), places.split(rows), strict=True):
+            teacher = torch.softmax((last[taught] @ head_low.T).float(), -1)
+            counts = place >= ahead  # [S, C]: the root is not before the text
+            roots = (taught - ahead).clamp(min=0)
+            states = torch.stack([h[r] for h, r in zip(hidden, roots, strict=True)])
+            losses, same, slope = soft_cross_entropy(states @ low.T, teacher, counts)
+            each += losses
+            agreed += same
+            slope *= decay ** (ahead[..., None] - 1)
+            for h, r, g in zip(hidden_grad, roots, slope @ low, strict=True):
+                h.index_add_(0, r, g)
+            weight_grad += slope.flatten(0, 1).T @ states.flatten(0, 1)
+        ctx.save_for_backward(hidden_grad, weight_grad)
+        ctx.mark_non_differentiable(each, agreed)
+        return (each * decay ** (ahead[:, 0] - 1)).sum(), each, agreed
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden_grad, weight_grad = ctx.saved_tensors
+        return grad.to(hidden_grad.dtype) * hidden_grad, grad * weight_grad, None, None, None, None
+
+
+@compiled
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For `logits` [S, C, D] and `teacher` [C, D]: losses [S], agreements [S], and the gradient in the logits' dtype.
+
+    Only places with `counts` [S, C] add anything.
+    """
+    scores = logits.float()
+    norm = scores.logsumexp(-1, keepdim=True)
+    loss = norm[..., 0] - (teacher * scores).sum(-1)  # the teacher sums to 1
+    same = scores.argmax(-1) == teacher.argmax(-1)
+    slope = ((scores - norm).exp() - teacher) * counts[..., None]
+    return (loss * counts).sum(-1), (same & counts).sum(-1).float(), slope.to(logits.dtype)

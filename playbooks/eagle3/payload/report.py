@@ -93,7 +93,7 @@ def _training(config: Config, results: dict[str, Result]) -> list[str]:
     return [
         "## Training",
         "![Loss and accuracy during training](training.png)",
-        f"{r['steps']} steps of {settings.batch_size} sequences ({r['epochs']} passes over {r['sequences']}), "
+        f"{r['steps']} steps of {settings.batch_tokens} tokens ({r['epochs']} passes over {r['sequences']} answers), "
         f"{settings.unroll_steps} unrolled steps, AdamW at {settings.learning_rate:g} with {settings.warmup_steps} "
         f"steps of warm-up and a cosine decay. The drafter has {r['parameters'] / 1e6:.1f} million parameters and "
         f"{r['draft_vocab_size']} tokens to draft. The loss fell from {r['loss_first']:.2f} to {r['loss_last']:.2f}.",

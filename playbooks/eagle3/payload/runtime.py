@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,21 +69,43 @@ class Workdir:
         return read_json(path)
 
 
-def run_step(name: str, step: Callable[[Config, Workdir], Result], argv: Sequence[str] | None = None) -> int:
-    """Run one step as a command and return its exit code: 0, or 1 with a message on stderr."""
+def run_step(
+    name: str,
+    step: Callable[[Config, Workdir], Result],
+    argv: Sequence[str] | None = None,
+    *,
+    shorthands: Mapping[str, str] | None = None,
+) -> int:
+    """Run one step as a command and return its exit code: 0, or 1 with a message on stderr.
+
+    `shorthands` are further options: `--NAME` sets the boolean setting that it maps to, `--NAME VALUE`, as often as
+    wanted, the one whose name ends in `[]`.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m eagle3.{name}", description=(step.__doc__ or "").split("\n")[0])
     parser.add_argument("--preset", default="smoke", help="a preset's name, or the path of a .toml file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting")
     parser.add_argument("--work", default=".", help="the directory shared by the steps (default: this one)")
+    for option, setting in (shorthands or {}).items():
+        if setting.endswith("[]"):
+            parser.add_argument(option, action="append", default=[], help=f"adds to `{setting[:-2]}`")
+        else:
+            parser.add_argument(option, action="store_true", help=f"the same as `--set {setting}=true`")
     arguments = parser.parse_args(argv)
+    overrides = list(arguments.set)
+    for option, setting in (shorthands or {}).items():
+        if given := getattr(arguments, option.lstrip("-").replace("-", "_")):
+            name_of, value = (setting[:-2], json.dumps(given)) if setting.endswith("[]") else (setting, "true")
+            overrides.append(f"{name_of}={value}")
     work = Workdir(Path(arguments.work).absolute())
     started = time.monotonic()
     try:
         work.root.mkdir(parents=True, exist_ok=True)
-        result = step(load_config(arguments.preset, arguments.set), work)
+        result = step(load_config(arguments.preset, overrides), work)
     except StepError as error:
         print(error.render(), file=sys.stderr)
         return 1
+    if not _leads():
+        return 0
     result = {**result, "seconds": round(time.monotonic() - started, 1)}
     work.save_result(name, result)
     output = os.environ.get("TURNOUT_OUTPUT")
@@ -92,6 +114,11 @@ def run_step(name: str, step: Callable[[Config, Workdir], Result], argv: Sequenc
     else:
         print(json.dumps(result, indent=2))
     return 0
+
+
+def _leads() -> bool:
+    """Whether this process speaks for all of `torchrun`'s."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 class Progress:
@@ -107,12 +134,13 @@ class Progress:
         now = self._clock()
         if now >= self._next or done >= self.total:
             self._next = now + 1.0
-            print(f"::progress {done}/{self.total} {self.unit}", flush=True)
+            say(f"::progress {done}/{self.total} {self.unit}")
 
 
 def say(text: str) -> None:
-    """One line for the person who reads the log."""
-    print(text, flush=True)
+    """One line for the person who reads the log; of several processes the first speaks."""
+    if _leads():
+        print(text, flush=True)
 
 
 def set_up_torch(config: Config) -> torch.device:
@@ -128,11 +156,20 @@ def set_up_torch(config: Config) -> torch.device:
     name = config.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise StepError(
             f"`device` is `{name}`, and torch sees no CUDA device", hint="set `device=cpu`, or another host"
         )
     return torch.device(name)
+
+
+def compute(device: torch.device) -> torch.autocast:
+    """How the drafter computes: in bfloat16 on CUDA, as it will be served; in float32 on a CPU."""
+    import torch
+
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 def torch_dtype(name: str, device: torch.device) -> torch.dtype:

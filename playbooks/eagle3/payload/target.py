@@ -8,7 +8,9 @@ hidden state kept here is the one after the final norm, so that `last @ head.T` 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +71,7 @@ class Target:
 
         return hook
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: training reads these tensors again
     def hidden_states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, T, 3H] (the boundaries side by side) and last hidden state [B, T, H] of `ids` [B, T].
 
@@ -79,7 +81,7 @@ class Target:
         features = torch.cat([self._captured.pop(k) for k in self.boundaries], dim=-1)
         return features, last
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def argmax(self, last: Tensor) -> Tensor:
         """The token [...] that the target would say after each last hidden state [..., H]."""
         return self.model.get_output_embeddings()(last).argmax(-1)
@@ -120,6 +122,19 @@ def stop_tokens(folder: Path, tokenizer: Any) -> list[int]:
     if named is None:
         named = tokenizer.eos_token_id
     return named if isinstance(named, list) else [named]
+
+
+def digest_of(folder: Path) -> str:
+    """A hash that tells checkpoints apart without reading them whole: config.json, and of each file of weights its
+    size, its first and its last MiB."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 20))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - (1 << 20)))
+            digest.update(file.read() + str(size).encode())
+    return digest.hexdigest()[:16]
 
 
 def read_embedding(folder: Path) -> Tensor:

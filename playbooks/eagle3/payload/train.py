@@ -1,13 +1,13 @@
 """Train the drafter by training-time test, with AdamW, a warm-up and a cosine decay.
 
-Everything a step does is a function of the weights, the optimiser's moments and the step's number: which sequences it
-sees comes from the seed and the epoch. So a run that was killed goes on from its newest checkpoint and repeats the
-very losses of an undisturbed one. A loss or a gradient that is no number stops the run before it reaches the weights;
-the last good checkpoint stays.
+With `train.states=stored` the hidden states come from extract; with `online` the frozen target computes them for each
+batch in this process, and nothing is stored. Runs on a CPU, on a GPU, or by `torchrun` on several.
 
     drafter/log.jsonl        one line a step: losses, accuracies, learning rate, norm of the gradient
     drafter/checkpoints/     the newest two
-    drafter/model/           the finished drafter, float32
+    drafter/best/            with `train.evaluate_every`: the one with the longest acceptance on held-out answers
+    drafter/model/           the finished drafter, float32: the best one, or else the last
+    drafter/profile.txt      with --profile: where the time goes
 
     python -m eagle3.train --preset smoke --set train.steps=200
 """
@@ -16,170 +16,141 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import shutil
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from .build import new_drafter
-from .checkpoint import latest_checkpoint, save_checkpoint
-from .config import Config, Train
+from .acceptance import acceptances
+from .build import first_drafter
+from .compiled import use_compiled
+from .config import Config
+from .data import Conversation, load_answers
+from .distributed import Group
 from .errors import StepError
+from .evaluate import held_answers
 from .export import save_drafter
+from .feed import Feed, Online, Stored
+from .journal import read_log
 from .model import Drafter
-from .objective import Batch, Losses, unrolled_loss
-from .runtime import Progress, Result, Workdir, run_step, say, set_up_torch, write_text
+from .runtime import Result, Workdir, compute, run_step, set_up_torch, torch_dtype
 from .shards import Shards
+from .target import Target, read_config, resolve_boundaries
+from .trainer import Trainer
+
+WITHOUT_EFFECT = ("checkpoint_every", "evaluate_every", "evaluate_answers", "compile", "profile")
 
 
 def train(config: Config, work: Workdir) -> Result:
     """Train the drafter, going on from its newest checkpoint."""
     device = set_up_torch(config)
-    shards = Shards(work.shards, "train")
-    drafter, head = new_drafter(config, work, shards)
-    trainer = Trainer(config, shards, drafter.to(device), head.to(device), work.drafter)
+    group = Group.join(device)
+    if config.train.compile not in ("auto", "on", "off"):
+        raise StepError(f"`train.compile` is `{config.train.compile}`", hint="choose auto, on or off")
+    use_compiled(config.train.compile == "on" or (config.train.compile == "auto" and device.type == "cuda"))
+    conversations = load_answers(work.answers, "train")
+    if not conversations:
+        raise StepError(f"`{work.answers}` has no answer to train on", hint="run `python -m eagle3.generate` first")
+    drafter, head = first_drafter(config, work, conversations)
+    drafter.to(device)
+    target = load_target(config, work, device) if config.train.states == "online" else None
+    feed, fingerprint = open_feed(config, work, drafter, conversations, target)
+    trainer = Trainer(
+        config.train, drafter, head.to(device), feed, [c.id for c in conversations], work.drafter,
+        seed=config.seed, fingerprint=fingerprint, group=group, judge=judge(config, work, drafter, target),
+    )  # fmt: skip
     first = trainer.resume()
     started = time.monotonic()
-    trainer.run(first)
+    trainer.run()
     seconds = time.monotonic() - started
-    save_drafter(drafter, work.drafter / "model", torch.float32)
-    rows = read_log(work.drafter / "log.jsonl")
-    if not rows:
-        raise StepError("`train.steps` is 0: nothing was trained", hint="set `train.steps` to at least 1")
-    tail = rows[-max(1, len(rows) // 10) :]
+    if group.leads:
+        _finish(config, work, drafter)
+    group.leave()
     return {
-        "steps": config.train.steps,
+        **_figures(config, work, conversations, feed, trainer),
         "resumed_at": first,
-        "sequences": len(shards),
-        "epochs": round(config.train.steps * config.train.batch_size / len(shards), 2),
-        "parameters": sum(p.numel() for p in drafter.parameters()),
-        "draft_vocab_size": len(drafter.d2t),
-        "loss_first": rows[0]["loss"],
-        "loss_last": sum(r["loss"] for r in tail) / len(tail),
-        "accuracy_last": [sum(a) / len(tail) for a in zip(*(r["accuracy"] for r in tail), strict=True)],
-        "positions_per_second": round(trainer.positions / seconds) if seconds else 0,
+        "tokens_per_second": round(trainer.rate or (trainer.tokens / seconds if seconds else 0)),
+        "peak_gpu_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
     }
 
 
-class Trainer:
-    """The loop, its optimiser and its files."""
-
-    def __init__(self, config: Config, shards: Shards, drafter: Drafter, head: Tensor, folder: Path) -> None:
-        self.config, self.shards, self.drafter, self.head, self.folder = config, shards, drafter, head, folder
-        settings = config.train
-        self.optimizer = torch.optim.AdamW(
-            drafter.parameters(),
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-        )
-        decides = [asdict(settings), asdict(config.draft), config.seed, shards.index["fingerprint"]]
-        decides[0].pop("checkpoint_every")
-        self.fingerprint = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
-        self.positions = 0
-
-    def resume(self) -> int:
-        """Load the newest checkpoint of this very run, cut the log to it, and return the number of steps done."""
-        state = latest_checkpoint(self.folder / "checkpoints", self.fingerprint)
-        done = 0
-        if state:
-            self.drafter.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            done = state["step"]
-            say(f"going on after step {done}")
-        log = self.folder / "log.jsonl"
-        write_text(log, "".join(json.dumps(row) + "\n" for row in read_log(log)[:done]))
-        return done
-
-    def run(self, first: int) -> None:
-        """Train from step `first` to the end. Raises StepError when the loss or the gradient is no number."""
-        settings = self.config.train
-        progress = Progress(settings.steps, "steps")
-        progress.update(first)
-        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
-            for step in range(first, settings.steps):
-                row = self.step(step)
-                log.write(json.dumps(row) + "\n")
-                log.flush()
-                progress.update(step + 1)
-                if (step + 1) % 10 == 0:
-                    shares = " ".join(f"{a:.2f}" for a in row["accuracy"])
-                    say(f"step {step + 1} loss {row['loss']:.4f} accuracy {shares} lr {row['lr']:.2e}")
-                if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-                    self.save(step + 1)
-
-    def save(self, done: int) -> None:
-        state = {
-            "fingerprint": self.fingerprint,
-            "model": self.drafter.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-        }
-        save_checkpoint(self.folder / "checkpoints", done, state)
-
-    def step(self, step: int) -> dict[str, Any]:
-        """One update; the row for the log."""
-        settings = self.config.train
-        rate = learning_rate(settings, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        picked = batch_indices(len(self.shards), settings.batch_size, step, self.config.seed)
-        batch = Batch.of([self.shards[n] for n in picked], settings.max_length, self.head.device)
-        losses = unrolled_loss(self.drafter, self.head, batch, settings.unroll_steps, settings.loss_decay)
-        self.optimizer.zero_grad(set_to_none=True)
-        losses.total.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.drafter.parameters(), settings.clip).item()
-        self._check(step, losses, norm)
-        self.optimizer.step()
-        self.positions += losses.positions
-        return {
-            "step": step + 1,
-            "loss": losses.total.item(),
-            "losses": losses.steps,
-            "accuracy": losses.accuracy,
-            "lr": rate,
-            "gradient_norm": norm,
-        }
-
-    def _check(self, step: int, losses: Losses, norm: float) -> None:
-        if math.isfinite(norm) and math.isfinite(losses.total.item()):
-            return
-        kept = sorted((self.folder / "checkpoints").glob("step-*.pt"))
-        raise StepError(
-            f"step {step + 1}: the loss is {losses.total.item()} and the gradient's norm {norm}; "
-            f"the last good state is {kept[-1].name if kept else 'the beginning'}",
-            hint="lower `train.learning_rate`, or look for broken hidden states in that batch",
-        )
+def load_target(config: Config, work: Workdir, device: torch.device) -> Target:
+    """The target for online states."""
+    return Target.load(work.target, config.extract.boundaries, torch_dtype(config.dtype, device), device)
 
 
-def learning_rate(settings: Train, step: int) -> float:
-    """The rate of step `step` (from 0): linear up over the warm-up, then half a cosine down to zero at the end."""
-    if step < settings.warmup_steps:
-        return settings.learning_rate * (step + 1) / settings.warmup_steps
-    left = max(1, settings.steps - settings.warmup_steps)
-    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - settings.warmup_steps) / left))
+def open_feed(
+    config: Config, work: Workdir, drafter: Drafter, conversations: Sequence[Conversation], target: Target | None
+) -> tuple[Feed, str]:
+    """Where batches come from, and a hash of all that decides what this training computes."""
+    feed: Feed
+    decides = [{k: v for k, v in asdict(config.train).items() if k not in WITHOUT_EFFECT}, asdict(config.draft)]
+    device, longest = drafter.fc.weight.device, config.train.max_length
+    if target:
+        feed = Online(conversations, target, drafter.t2d, longest)
+        data = hashlib.sha256(work.answers.read_bytes()).hexdigest()
+    elif config.train.states == "stored":
+        shards = Shards(work.shards, "train")
+        boundaries = resolve_boundaries(config.extract.boundaries, read_config(work.target).num_hidden_layers)
+        if list(boundaries) != shards.index["boundaries"]:
+            raise StepError(
+                f"the stored states are of the boundaries {shards.index['boundaries']}, not {list(boundaries)}",
+                hint="run `python -m eagle3.extract` again",
+            )
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        feed, data = Stored(shards, drafter.t2d, longest, device, dtype), shards.index["fingerprint"]
+    else:
+        raise StepError(f"`train.states` is `{config.train.states}`", hint="choose stored or online")
+    digest = hashlib.sha256(json.dumps([*decides, config.seed, data], sort_keys=True).encode())
+    return feed, digest.hexdigest()[:16]
 
 
-def batch_indices(sequences: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """Which sequences step `step` sees: each epoch is a permutation of all, drawn from the seed and the epoch alone."""
-    picked: list[int] = []
-    for place in range(step * batch_size, (step + 1) * batch_size):
-        epoch, index = divmod(place, sequences)
-        order = torch.randperm(sequences, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-        picked.append(int(order[index]))
-    return picked
+def judge(config: Config, work: Workdir, drafter: Drafter, target: Target | None) -> Callable[[], float] | None:
+    """Something that measures the drafter as it is, or `None` when nothing is held out."""
+    drafts = config.evaluate.draft_tokens
+    if not config.train.evaluate_every:
+        return None
+    held = held_answers(config, work, target, config.train.evaluate_answers)
+    if held is None:
+        return None
+
+    def measure() -> float:
+        with compute(drafter.fc.weight.device):
+            return acceptances(drafter, held, [drafts])[drafts].length
+
+    return measure
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a training log."""
-    if not path.is_file():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+def _finish(config: Config, work: Workdir, drafter: Drafter) -> None:
+    """Put the finished drafter in its place."""
+    best, model = work.drafter / "best", work.drafter / "model"
+    if config.train.evaluate_every and best.is_dir():
+        shutil.copytree(best, model, dirs_exist_ok=True)
+    else:
+        save_drafter(drafter, model, torch.float32)
+
+
+def _figures(
+    config: Config, work: Workdir, conversations: Sequence[Conversation], feed: Feed, trainer: Trainer
+) -> Result:
+    rows = read_log(work.drafter / "log.jsonl")
+    tail = rows[-max(1, len(rows) // 10) :]
+    return {
+        "steps": trainer.done,
+        "sequences": len(conversations),
+        "tokens_in_all": sum(feed.lengths),
+        "tokens_seen": trainer.tokens,
+        "epochs": round(trainer.tokens / max(1, sum(feed.lengths)), 2),
+        "parameters": sum(p.numel() for p in trainer.weights),
+        "draft_vocab_size": len(trainer.drafter.d2t),
+        "loss_first": rows[0]["loss"],
+        "loss_last": sum(r["loss"] for r in tail) / len(tail),
+        "accuracy_last": [sum(a) / len(tail) for a in zip(*(r["accuracy"] for r in tail), strict=True)],
+        "best_acceptance_length": trainer.best or None,
+    }
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_step("train", train))
+    raise SystemExit(run_step("train", train, shorthands={"--profile": "train.profile"}))
