@@ -261,6 +261,12 @@ def _job_state(board: Board, p: Mapping[str, Any], time: float) -> None:
         board.jobs[p["id"]].state = p["state"]
 
 
+def _job_reported(board: Board, p: Mapping[str, Any], time: float) -> None:
+    if p["id"] in board.jobs:
+        told = Progress(p.get("done"), p.get("total"), p.get("unit"), p.get("line", ""))
+        board.progress(JobState(p["id"], "running", progress=told), time)
+
+
 def _job_cancel(board: Board, p: Mapping[str, Any], time: float) -> None:
     if p["id"] in board.jobs:
         board.jobs[p["id"]].cancel = p["reason"]
@@ -281,6 +287,7 @@ _HANDLERS: dict[str, Callable[[Board, Mapping[str, Any], float], None]] = {
     "todo.status": _todo_status,
     "job.submitted": _job_submitted,
     "job.state": _job_state,
+    "job.reported": _job_reported,
     "job.cancel": _job_cancel,
     "approval.asked": _approval_asked,
     "approval.answered": _approval_answered,

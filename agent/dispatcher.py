@@ -28,6 +28,7 @@ from agent.events import Answered, Event, Go, JobSeen, Reset, Stop, ToolEnded
 from agent.hosts import Hosts
 from agent.launcher import CONNECT_PATIENCE_S, Launcher
 from agent.load import load, usable_gpus
+from agent.reports import Reports
 from agent.state import SessionState
 from agent.templates import render_tree
 from state import changes as c
@@ -82,6 +83,7 @@ class Dispatcher:
         self._listening: set[str] = set()
         self._probed: set[str] = set()
         self._tools: set[str] = set()
+        self._reports = Reports(db, state.session)
         self._conflicts = 0
 
     def post(self, event: Event) -> None:
@@ -112,6 +114,7 @@ class Dispatcher:
         try:
             async with anyio.create_task_group() as beside:
                 beside.start_soon(self._heartbeat)
+                beside.start_soon(self._reports.run)
                 async with anyio.create_task_group() as effects:
                     self._perform(effects, beside, pending)
                     await self._loop(effects, beside)
@@ -229,8 +232,11 @@ class Dispatcher:
                 if event.kind == "connected":
                     self._launcher.reached.add(name)
             elif event.kind == "progress":
+                self._reports.saw(name, event.job)
                 self.observer.progressed(event.job)
             else:
+                if event.job.terminal:
+                    await self._reports.end(event.job)
                 self._saw(event.job)
 
     def _saw(self, state: JobState) -> None:

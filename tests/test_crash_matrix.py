@@ -126,7 +126,7 @@ class Driver:
         return Counter(
             json.dumps([m.kind, m.actor, told(m.payload, session)], sort_keys=True)
             for m in messages
-            if m.kind not in ("session.resumed", "session.created")
+            if m.kind not in ("session.resumed", "session.created", "job.reported")
         )
 
 

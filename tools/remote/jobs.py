@@ -129,11 +129,14 @@ def _tail_text(folder: str) -> str:
 
 
 def progress(folder: str) -> State | None:
-    """How far the job says it is: the last `::progress 40/100 steps` near the log's end, or a newer progress.json."""
+    """How far the job says it is: the last `::progress 40/100 steps` near the log's end, or a newer progress.json.
+
+    With it comes the last line that is no such mark: what the job says of itself beside counting."""
     text = tail(folder)
     lines = [line for line in re.split(rb"[\r\n]+", text) if line.strip()]
-    found: State = {"line": lines[-1][-500:].decode("latin-1")} if lines else {}
     marks = list(_PROGRESS.finditer(text))
+    spoken = [line for line in lines if not line.startswith(b"::progress")] or lines
+    found: State = {"line": spoken[-1][-500:].decode("latin-1")} if spoken else {}
     told = _progress_file(folder, newer_than_log=bool(marks))
     if told is not None:
         found.update(told)
