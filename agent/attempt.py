@@ -25,7 +25,7 @@ def job_id(session: str, todo: str, attempt: int) -> str:
 
 
 def job_spec(
-    body: Mapping[str, Any], context: Mapping[str, Any], state: SessionState, gpus: list[int]
+    todo: str, body: Mapping[str, Any], context: Mapping[str, Any], state: SessionState, gpus: list[int]
 ) -> dict[str, Any]:
     """The body of a job todo, rendered into what is sent to the host: the fields of `tools.jobs.JobSpec` but its id."""
     env = {str(k): str(v) for k, v in render_tree(body.get("env") or {}, context).items()}
@@ -33,7 +33,7 @@ def job_spec(
         env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
     cwd = body.get("cwd")
     return {
-        "run": state.prelude(stay=bool(cwd)) + str(render_tree(body["run"], context)),
+        "run": state.prelude(todo, stay=bool(cwd)) + str(render_tree(body["run"], context)),
         "cwd": str(render_tree(cwd, context)) if cwd else None,
         "env": {"PYTHONUNBUFFERED": "1", "TURNOUT_SESSION": state.session, **env},
         "timeout_s": body.get("timeout_s"),

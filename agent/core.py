@@ -18,14 +18,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from agent import core_edit, core_notice
 from agent.attempt import job_id, job_spec
-from agent.events import Answered, Cancel, Event, Go, JobSeen, Reset, Stop, ToolEnded
+from agent.events import Answered, Cancel, Edit, Event, Go, JobSeen, Reset, Stop, ToolEnded
 from agent.state import JobInfo, SessionState, TodoInfo
 from agent.templates import evaluate, render_tree
 from state import changes as c
 from state.changes import Change
 from state.errors import GraphError, TurnoutError, UsageError
-from state.graph import Transition
+from state.graph import Node, Transition
 from state.specs import TERMINAL, FailureKind, Status
 
 _NO_MODEL = "give the step a `fallback`: a tool or a job that writes the same result"
@@ -37,6 +38,7 @@ class Core:
 
     def __init__(self, state: SessionState) -> None:
         self.state = state
+        self.outcomes: dict[str, list[dict[str, Any]]] = {}
         self._changes: list[Change] = []
 
     def step(self, event: Event) -> list[Change]:
@@ -52,15 +54,19 @@ class Core:
             case Answered():
                 self._answered(event)
             case Cancel():
-                self._cancel(event.todo, event.reason)
+                self.cancel(event.todo, event.reason)
             case Reset():
-                self._reset(event.todos)
+                self.reset(event.todos)
+            case Edit():
+                self.outcomes[event.id] = core_edit.apply(self, event)
             case Stop():
                 self.state.stopping = True
                 if self.state.status == "running":
                     self._session("paused", "stopped by the operator")
         self._dispatch()
         self._maybe_finish()
+        if isinstance(event, Edit):
+            self._tell_outcomes(event)
         return [replace(change, follows=place or None) for place, change in enumerate(self._changes)]
 
     # Events
@@ -70,10 +76,10 @@ class Core:
         if state.status != "running":
             self._session("running", None)
         for node in state.graph.nodes.values():
-            if node.is_ready:
-                state.enqueue(node)
-            elif node.kind == "race" and node.is_impossible:
-                self._race_lost(node.id)
+            if node.status == "in_progress" and node.kind == "research" and not self._is_looked_into(node.id):
+                t = self.state.graph.requeue(node.id)
+                self.emit(c.todo_status(node.id, t.was, t.now, reason="nobody works on it any more"))
+            self.look_at(node)
 
     def _job_seen(self, seen: JobSeen) -> None:
         job = self.state.jobs.get(seen.id)
@@ -81,11 +87,11 @@ class Core:
             return  # told twice, or of a job that has ended for us
         if seen.state == "exited" and job.state == "submitted" and seen.started is not None:
             # It started and ended between two looks; the log tells both.
-            self._emit(c.job_state(job.id, job.host, "running", started=seen.started))
+            self.emit(c.job_state(job.id, job.host, "running", started=seen.started))
         job.state = seen.state
         told = {k: getattr(seen, k) for k in ("rc", "signal", "reason", "started", "ended")}
         told = {k: v for k, v in told.items() if v is not None}
-        self._emit(c.job_state(job.id, job.host, seen.state, **told))
+        self.emit(c.job_state(job.id, job.host, seen.state, **told))
         if seen.state == "ready":
             self._service_ready(job, seen)
         if seen.state in ("exited", "lost", "refused"):
@@ -116,6 +122,11 @@ class Core:
             return
         if event.ok:
             self._end(event.todo, "completed", result=event.result)
+        elif event.fallback and self.state.todos[event.todo].body:
+            self.state.todos[event.todo].fell_back = True
+            t = self.state.graph.requeue(event.todo)
+            self.emit(c.todo_status(event.todo, t.was, t.now, reason=f"{event.reason}; its fallback takes over"))
+            self.state.enqueue(self.state.graph[event.todo])
         else:
             self._fail(event.todo, "failed", event.reason or "the tool failed", event.result)
 
@@ -123,23 +134,44 @@ class Core:
         if event.todo not in self.state.questions:
             return
         del self.state.questions[event.todo]
-        self._emit(c.approval_answered(event.todo, event.answer, event.by))
+        self.emit(c.approval_answered(event.todo, event.answer, event.by, event.reason))
         if self._is_running(event.todo):
-            status: Status = "completed" if event.answer == "yes" else "failed"
-            reason = None if status == "completed" else f"answered `{event.answer}` by {event.by}"
-            self._end(event.todo, status, result={"answer": event.answer, "by": event.by}, reason=reason)
+            free = bool(self.state.todos[event.todo].body.get("free"))
+            status: Status = "completed" if free or event.answer == "yes" else "failed"
+            why = f": {event.reason}" if event.reason else ""
+            reason = None if status == "completed" else f"answered `{event.answer}` by {event.by}{why}"
+            result = {"answer": event.answer, "by": event.by, **({"reason": event.reason} if event.reason else {})}
+            self._end(event.todo, status, result=result, reason=reason)
 
-    def _cancel(self, todo: str, reason: str) -> None:
+    def _tell_outcomes(self, edit: Edit) -> None:
+        """Say how each todo of the edit now stands; to a model, in the same commit as what was done."""
+        outcomes = self.outcomes[edit.id]
+        for outcome in outcomes:
+            if outcome["op"] in ("add", "link", "retry", "change") and (
+                node := self.state.graph.nodes.get(outcome["id"])
+            ):
+                outcome["status"] = node.status
+                if node.status == "pending" and node.open:
+                    outcome["waits_for"] = [a.id for a, _ in node.into if a.status not in TERMINAL]
+                elif reason := self.state.todos[node.id].reason:
+                    outcome["reason"] = reason
+        if edit.answers is not None:
+            self.emit(core_notice.edit_answered(edit, outcomes))
+
+    def cancel(self, todo: str, reason: str) -> None:
+        """Give up a todo that has not ended; its job is killed."""
         if self.state.graph[todo].status in TERMINAL:
             return
         self.state.questions.pop(todo, None)
+        self.state.tools.discard(todo)
         for waiting in self.state.stops.values():
             if todo in waiting:
                 waiting.remove(todo)
-        self._kill(todo, reason)
+        self.kill(todo, reason)
         self._end(todo, "cancelled", reason=reason)
 
-    def _reset(self, todos: Iterable[str]) -> None:
+    def reset(self, todos: Iterable[str]) -> None:
+        """Open ended todos again, and what was skipped because of them."""
         waiting = [t for t in todos if self.state.graph[t].status in TERMINAL]
         while waiting:
             # One that still depends on another failure is refused until that one is open again.
@@ -160,7 +192,7 @@ class Core:
             info = self.state.todos[t.id]
             info.attempts_before, info.result, info.reason = info.attempts, None, None
             self.state.forget_result(t.id)
-            self._emit(c.todo_status(t.id, t.was, t.now, reason="to be tried again", actor="operator"))
+            self.emit(c.todo_status(t.id, t.was, t.now, reason="to be tried again", actor="operator"))
         return True
 
     # Endings
@@ -172,7 +204,7 @@ class Core:
         retry = info.spec.retry
         if kind in retry.on and info.attempts - info.attempts_before <= retry.times:
             t = self.state.graph.requeue(todo)
-            self._emit(c.todo_status(todo, t.was, t.now, reason=f"{reason}; try {info.attempts + 1}"))
+            self.emit(c.todo_status(todo, t.was, t.now, reason=f"{reason}; try {info.attempts + 1}"))
             self.state.enqueue(self.state.graph[todo])
         else:
             self._end(todo, "failed", result={**(output or {}), "failure": kind}, reason=reason)
@@ -186,26 +218,37 @@ class Core:
         info.reason = reason
         self.state.note_result(todo)
         first, *skips = self.state.graph.end(todo, status)
-        self._emit(c.todo_status(todo, first.was, status, result=info.result, reason=reason))
-        for skip in skips:
-            self._skipped(skip)
+        self.emit(c.todo_status(todo, first.was, status, result=info.result, reason=reason))
+        if self.state.told and (notice := core_notice.ended(self.state, todo)):
+            self.emit(notice)
+        self.follow(skips, because=first)
         if self.state.graph[todo].kind == "race" and status == "completed":
             self._drop_losers(todo)
-        for transition in (first, *skips):
+
+    def follow(self, skips: Iterable[Transition], *, because: Transition | None = None) -> None:
+        """Report skips, and queue what they and their cause release."""
+        skips = list(skips)
+        for skip in skips:
+            self._skipped(skip)
+        for transition in (*([because] if because else []), *skips):
             self._released_by(transition)
+
+    def look_at(self, node: Node) -> None:
+        """Queue a todo if it may start now."""
+        if node.is_ready:
+            self.state.enqueue(node)
+        elif node.kind == "race" and node.is_impossible:
+            self._race_lost(node.id)
 
     def _skipped(self, skip: Transition) -> None:
         source = self.state.graph[skip.because] if skip.because else None
         reason = f"`{source.id}` {_PAST.get(source.status, source.status)}" if source else None
         self.state.todos[skip.id].reason = reason
-        self._emit(c.todo_status(skip.id, skip.was, skip.now, reason=reason))
+        self.emit(c.todo_status(skip.id, skip.was, skip.now, reason=reason))
 
     def _released_by(self, transition: Transition) -> None:
         for after, _ in self.state.graph[transition.id].out:
-            if after.is_ready:
-                self.state.enqueue(after)
-            elif after.kind == "race" and after.is_impossible:
-                self._race_lost(after.id)
+            self.look_at(after)
 
     def _race_lost(self, race: str) -> None:
         members = [n for n, _ in self.state.graph[race].into]
@@ -219,13 +262,14 @@ class Core:
         if self.state.todos[race].spec.body.get("losers", "cancel") == "keep":
             return
         for loser in self.state.graph.losers(race):
-            self._cancel(loser, f"lost the race `{race}`")
+            self.cancel(loser, f"lost the race `{race}`")
 
-    def _kill(self, todo: str, reason: str) -> None:
+    def kill(self, todo: str, reason: str) -> None:
+        """Intend to end the todo's job, if it has one that runs."""
         job = self.state.live_job(todo)
         if job is not None and job.cancel is None:
             job.cancel = reason
-            self._emit(c.job_cancel(job.id, reason))
+            self.emit(c.job_cancel(job.id, reason))
 
     # Starting
 
@@ -239,8 +283,8 @@ class Core:
                 self._end(todo, "failed", reason=error.message, result={"failure": "failed"})
 
     def _start(self, todo: str, info: TodoInfo) -> None:
-        body, context = info.body, self.state.context(todo)
-        match info.run_as:
+        body, context = self.state.body(todo), self.state.context(todo)
+        match self.state.run_as(todo):
             case "gate":
                 value = evaluate(body["if"], context)
                 reason = None if value else f"`{body['if']}` does not hold"
@@ -257,6 +301,10 @@ class Core:
                 render_tree(body.get("args", {}), context)  # what cannot be rendered fails before it begins
                 self.state.tools.add(todo)
                 self._begin(todo)
+            case "think":
+                render_tree(body["prompt"], context)
+                self.state.tools.add(todo)
+                self._begin(todo)
             case "research":
                 raise UsageError("no model is configured and the step has no `fallback`", hint=_NO_MODEL)
             case _:
@@ -266,24 +314,24 @@ class Core:
         info = self.state.todos[todo]
         info.attempts += 1
         t = self.state.graph.start(todo)
-        self._emit(c.todo_status(todo, t.was, t.now, attempt=info.attempts, host=host))
+        self.emit(c.todo_status(todo, t.was, t.now, attempt=info.attempts, host=host))
 
     def _submit(self, todo: str, info: TodoInfo, context: Mapping[str, Any]) -> None:
         host = info.host
         assert host is not None
         gpus = self.state.choose_gpus(host, info.gpus)
-        spec = job_spec(info.body, {**context, "attempt": info.attempts + 1}, self.state, gpus)
+        spec = job_spec(todo, info.body, {**context, "attempt": info.attempts + 1}, self.state, gpus)
         id = job_id(self.state.session, todo, info.attempts + 1)
         self._begin(todo, host)
         job = JobInfo(
             id=id, todo=todo, host=host, spec=spec, gpus=gpus, state="submitted", is_service=bool(spec.get("ready"))
         )
         self.state.take(job, keep=bool(info.body.get("keep")))
-        self._emit(c.job_submitted(id, todo=todo, attempt=info.attempts, host=host, spec=spec, gpus=gpus))
+        self.emit(c.job_submitted(id, todo=todo, attempt=info.attempts, host=host, spec=spec, gpus=gpus))
 
     def _ask(self, todo: str, question: str, default: str) -> None:
         self.state.questions[todo] = question
-        self._emit(c.approval_asked(todo, question, default))
+        self.emit(c.approval_asked(todo, question, default))
         if self.state.settings.get("yes"):
             self._answered(Answered(todo, "yes", "--yes"))
 
@@ -293,7 +341,7 @@ class Core:
             self._end(todo, "completed", result={"job": None, "ended": "had ended before"})
             return
         self.state.stops.setdefault(job.id, []).append(todo)
-        self._kill(of, f"stopped by `{todo}`")
+        self.kill(of, f"stopped by `{todo}`")
 
     def _winner(self, race: str) -> dict[str, Any]:
         first = next((n for n, _ in self.state.graph[race].into if n.status == "completed"), None)
@@ -305,10 +353,10 @@ class Core:
 
     def _maybe_finish(self) -> None:
         state = self.state
-        if state.status != "running" or state.open_todos or state.stopping:
+        if state.status != "running" or state.open_todos or state.stopping or state.stays:
             return
         for job in [j for j in state.jobs.values() if j.cancel is None and j.id not in state.kept]:
-            self._kill(job.todo, "the session is over")
+            self.kill(job.todo, "the session is over")
         if any(j.id not in state.kept for j in state.jobs.values()):
             return
         failed = state.unhandled_failures()
@@ -317,14 +365,18 @@ class Core:
         else:
             self._session("completed", None)
 
+    def _is_looked_into(self, research: str) -> bool:
+        """Not so after a resume with another configuration: the subagent's model is gone, or has come."""
+        return research in self.state.tools or self.state.live_job(research) is not None
+
     def _is_running(self, todo: str) -> bool:
         return self.state.graph[todo].status == "in_progress"
 
     def _session(self, status: str, reason: str | None) -> None:
         self.state.status, self.state.reason = status, reason
-        self._emit(c.session_status(status, reason))
+        self.emit(c.session_status(status, reason))
 
-    def _emit(self, change: Change) -> None:
+    def emit(self, change: Change) -> None:
         self._changes.append(change)
         self.state.count(change)
 
@@ -342,7 +394,7 @@ def open_effects(state: SessionState) -> list[Change]:
         if job.cancel is not None:
             effects.append(c.job_cancel(job.id, job.cancel))
     for todo, info in state.todos.items():
-        if state.graph[todo].status == "in_progress" and info.run_as == "tool":
+        if state.graph[todo].status == "in_progress" and todo in state.tools:
             effects.append(c.todo_status(todo, "pending", "in_progress", attempt=info.attempts))
     for todo, question in state.questions.items():
         effects.append(c.approval_asked(todo, question, state.todos[todo].body.get("default", "no")))

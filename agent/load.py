@@ -15,14 +15,14 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Text, cast, select
+from sqlalchemy import Connection, Text, cast, func, select
 
 from agent.state import HostInfo, JobInfo, SessionState, TodoInfo
 from state import changes as c
 from state.changes import Change
 from state.errors import NotFound
 from state.graph import Graph, Node
-from state.models import Approval, Edge, Host, Job, Lease, Session, Todo, table
+from state.models import Approval, Edge, Host, Job, Lease, Notice, Session, Todo, table
 from state.projection import JOB_ENDED
 from state.specs import TERMINAL, Plan, Retry, TodoSpec
 
@@ -48,13 +48,15 @@ def creation(plan: Plan, settings: Mapping[str, Any]) -> list[Change]:
     return [created, *todos, *(c.todo_linked(edge) for edge in plan.edges)]
 
 
-def load(conn: Connection, session: str) -> SessionState:
-    """The state of a session as stored. Raises `NotFound`."""
+def load(conn: Connection, session: str, *, thinks: bool = False) -> SessionState:
+    """The state of a session as stored. `thinks` when a model is there to do research. Raises `NotFound`."""
     sessions = table(Session)
     row = conn.execute(select(sessions).where(sessions.c.id == session)).one_or_none()
     if row is None:
         raise NotFound(f"no session `{session}`", hint="`turnout sessions` lists them")
-    state = SessionState(session, row.settings, status=row.status, reason=row.reason)
+    state = SessionState(session, row.settings, status=row.status, reason=row.reason, thinks=thinks)
+    notices = table(Notice).c
+    state.notices = conn.execute(select(func.count()).where(notices.session == session)).scalar_one()
     with _no_collection():
         _load_graph(conn, state)
     _load_hosts(conn, state)
@@ -158,7 +160,7 @@ def _load_jobs(conn: Connection, state: SessionState) -> None:
     for todo, info in state.todos.items():
         if state.graph[todo].status != "in_progress":
             continue
-        if info.run_as == "tool":
+        if state.run_as(todo) in ("tool", "think") and state.live_job(todo) is None:
             state.tools.add(todo)
         elif info.spec.kind == "stop":
             stopping = state.live_job(info.body["todo"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from agent.templates import render_tree
@@ -23,7 +23,7 @@ MAX_TOOLS = 8
 """Tools that run at once in one session. They run in this process; jobs are limited per host."""
 
 Queue = tuple[str, str]
-"""What a ready todo waits for: ("now", ""), ("tool", ""), ("cpu", host) or ("gpu", host)."""
+"""What a ready todo waits for: ("now", ""), ("tool", ""), ("think", ""), ("cpu", host) or ("gpu", host)."""
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class TodoInfo:
     failure: FailureKind | None = None
     host: str | None = None
     gpus: int | str = 0
+    fell_back: bool = False
 
     @property
     def body(self) -> Mapping[str, Any]:
@@ -46,7 +47,7 @@ class TodoInfo:
 
     @property
     def run_as(self) -> str:
-        """The kind to run it as."""
+        """The kind to run it as, where no model is configured."""
         if self.spec.kind != "research":
             return self.spec.kind
         return "tool" if "tool" in self.body else "job" if self.body else "research"
@@ -95,12 +96,35 @@ class SessionState:
     kept: set[str] = field(default_factory=set)
     probes_wanted: set[str] = field(default_factory=set)
     stopping: bool = False
+    thinks: bool = False
+    max_children: int = 20
+    notices: int = 0
     open_todos: int = 0
     results: dict[str, Any] = field(default_factory=dict)
     _job_of: dict[str, str] = field(default_factory=dict)
     _load: Counter[str] = field(default_factory=Counter)
     _queues: dict[Queue, list[tuple[tuple[int, int], str]]] = field(default_factory=dict)
     _queued: set[str] = field(default_factory=set)
+
+    @property
+    def stays(self) -> bool:
+        """Whether the session goes on when nothing is left to do: somebody talks to it."""
+        return bool(self.settings.get("stay"))
+
+    @property
+    def told(self) -> bool:
+        """Whether a model is to hear how todos end."""
+        return bool(self.settings.get("told"))
+
+    def run_as(self, todo: str) -> str:
+        """The kind to run a todo as: research is `think` where a model is configured, else its fallback."""
+        info = self.todos[todo]
+        return "think" if self.thinks and info.spec.kind == "research" and not info.fell_back else info.run_as
+
+    def body(self, todo: str) -> Mapping[str, Any]:
+        """The body that goes with `run_as`."""
+        info = self.todos[todo]
+        return info.spec.body if self.run_as(todo) == "think" else info.body
 
     # Books
 
@@ -139,6 +163,22 @@ class SessionState:
     def live_job(self, todo: str) -> JobInfo | None:
         return self.jobs.get(self._job_of.get(todo, ""))
 
+    def last_job(self, todo: str) -> str | None:
+        """The id of the newest job of a todo, whether it still runs or not, as far as this process has seen it."""
+        return self._job_of.get(todo)
+
+    def load_scope(self, loaded: Mapping[str, Any]) -> None:
+        """A playbook joined the session: its parameters, payload and hosts are known from now on."""
+        scopes = {**self.settings.get("scopes", {}), loaded["scope"]: dict(loaded)}
+        hosts = {**self.settings.get("hosts", {}), **loaded.get("hosts", {})}
+        self.settings = {**self.settings, "scopes": scopes, "hosts": hosts}
+
+    def scope(self, todo: str) -> Mapping[str, Any]:
+        """The playbook that a todo came with: `prefix`, `params`, `payload`; the session's own where it names none."""
+        name = self.todos[todo].spec.body.get("scope")
+        found: Mapping[str, Any] = self.settings.get("scopes", {}).get(name, self.settings)
+        return found
+
     def note_result(self, todo: str) -> None:
         """Make a todo's result visible to templates; a member of a group is seen under its value."""
         info = self.todos[todo]
@@ -174,11 +214,21 @@ class SessionState:
         self._queued.add(node.id)
         heappush(self._queues.setdefault(self._queue_of(node.id), []), (node.rank, node.id))
 
+    def requeue(self, node: Node) -> None:
+        """A waiting todo's priority or body has changed: look again where it waits."""
+        if node.id in self._queued:
+            for queue, heap in self._queues.items():
+                self._queues[queue] = [entry for entry in heap if entry[1] != node.id]
+                heapify(self._queues[queue])
+            self._queued.discard(node.id)
+        if node.is_ready:
+            self.enqueue(node)
+
     def _queue_of(self, todo: str) -> Queue:
-        info = self.todos[todo]
-        if info.run_as == "tool":
-            return "tool", ""
-        if info.run_as != "job":
+        info, kind = self.todos[todo], self.run_as(todo)
+        if kind in ("tool", "think"):
+            return kind, ""
+        if kind != "job":
             return "now", ""
         try:
             context = self.context(todo)
@@ -206,8 +256,9 @@ class SessionState:
         kind, host = queue
         if kind == "now":
             return True
-        if kind == "tool":
-            return len(self.tools) < MAX_TOOLS
+        if kind in ("tool", "think"):
+            running = sum(self.run_as(other) == kind for other in self.tools)
+            return running < (MAX_TOOLS if kind == "tool" else self.max_children)
         if self._load[host] >= self.host(host).max_jobs:
             return False
         # No smaller GPU job passes the one at the head: it would starve.
@@ -215,7 +266,7 @@ class SessionState:
 
     def waiting(self) -> list[tuple[str, str]]:
         """The todos that are ready and must wait, each with what for."""
-        said = {"tool": "a tool's turn", "cpu": "a place on `{}`", "gpu": "GPUs on `{}`"}
+        said = {"tool": "a tool's turn", "think": "a subagent's turn", "cpu": "a place on `{}`", "gpu": "GPUs on `{}`"}
         return [
             (todo, said[kind].format(host))
             for (kind, host), heap in self._queues.items()
@@ -271,29 +322,36 @@ class SessionState:
 
     def context(self, todo: str) -> dict[str, Any]:
         """The names a template of this todo may use (documented in docs/playbooks.md)."""
-        info = self.todos[todo]
-        host = info.host or self.settings.get("params", {}).get("host", "local")
-        params = dict(self.settings.get("params", {}))
+        info, scope = self.todos[todo], self.scope(todo)
+        params = dict(scope.get("params", {}))
+        host = info.host or params.get("host", "local")
+        prefix = scope.get("prefix", "")
+        seen = {id.removeprefix(prefix): result for id, result in self.results.items() if id.startswith(prefix)}
         return {
             "host": host,
             **params,
             "params": params,
-            "todos": self.results,
+            "todos": seen if prefix else self.results,
             "session": self.session,
             "python": self.host(host).python,
-            "workdir": f"work/{self.session}",
+            "workdir": self.workdir(todo),
             "attempt": info.attempts + 1,
-            "playbook": self.settings.get("playbook", ""),
+            "playbook": scope.get("playbook") or "",
         }
 
-    def prelude(self, *, stay: bool = False) -> str:
-        """Shell lines before every job: into the session's own folder (unless it is to `stay`), payload on the path."""
-        folder = f"$TURNOUT_ROOT/work/{self.session}"
+    def workdir(self, todo: str) -> str:
+        """Where the todo's jobs run, below the host's root: a folder of the session, and of a playbook loaded twice."""
+        prefix = self.scope(todo).get("prefix", "")
+        return f"work/{self.session}" + (f"/{prefix.rstrip('.')}" if prefix else "")
+
+    def prelude(self, todo: str, *, stay: bool = False) -> str:
+        """Shell lines before every job: into its own folder (unless it is to `stay`), the payload on the path."""
+        folder = f"$TURNOUT_ROOT/{self.workdir(todo)}"
         # The test is bash's own; `mkdir` is a process, and the folder is there for every job but the first.
         lines = [f'[ -d "{folder}" ] || mkdir -p "{folder}" || exit 125']
         if not stay:
             lines.append(f'cd "{folder}" || exit 125')
-        payload = self.settings.get("payload")
+        payload = self.scope(todo).get("payload")
         if payload:
             folder = folder_of("$TURNOUT_ROOT", payload["hash"])
             lines.append(f'export PYTHONPATH="{folder}${{PYTHONPATH:+:$PYTHONPATH}}"')

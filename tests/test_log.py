@@ -15,7 +15,22 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 
 from agent.core import Core
-from agent.events import Answered, Cancel, Event, Go, JobSeen, Reset, Stop, ToolEnded
+from agent.events import (
+    Add,
+    Alter,
+    Answered,
+    Cancel,
+    Edit,
+    Event,
+    Go,
+    JobSeen,
+    Kill,
+    Link,
+    Load,
+    Reset,
+    Stop,
+    ToolEnded,
+)
 from agent.load import creation, load
 from agent.state import SessionState
 from state import changes as c
@@ -91,7 +106,24 @@ def possible(state: SessionState) -> list[Event]:
     events += [Answered(todo, answer) for todo in state.questions for answer in ("yes", "no")]
     events += [Cancel(todo) for todo in state.todos]
     events += [Reset(tuple(state.unhandled_failures()))]
+    events += [edit for n in range(3) for edit in edits(state, n)]
     return events
+
+
+def edits(state: SessionState, n: int) -> list[Edit]:
+    """What a model may do to a graph that runs: sensible or not."""
+    known = list(state.todos)
+    first, last, number = known[n % len(known)], known[-1 - n % len(known)], len(known)
+    kind = ["job", "gate", "race"][n]
+    spec = TodoSpec(f"t{number}", f"todo {number}", kind, body(kind, n), join="any" if kind == "race" else "all")  # type: ignore[arg-type]
+    playbook = Load(f"p{number}", "p", "p.", {"x": n}, hosts={"more": {"gpus": 1}})
+    ops = [
+        (Add(spec, ((first, "finish"), (last, "success" if kind == "race" else "failure"))),),
+        (Link(last, first, "finish"), Link(first, last)),
+        (Alter(last, "other", "low", {"gpus": 0, "run": "false", "if": "1 == 1"}), Kill(first)),
+        (Cancel(first), Reset((last,)), playbook),
+    ]
+    return [Edit(f"e{n}{i}", op, "model", ("c1", "todo") if i % 2 else None) for i, op in enumerate(ops)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,6 +132,7 @@ def test_any_run_leaves_tables_that_equal_the_graph_and_the_log(plan: Plan, data
     """Whatever happens in whatever order: tables, graph, a rebuild from the log and a reload all agree."""
     db = Database.open("sqlite://")  # in memory, one connection: a fresh schema for each example
     settings_: dict[str, Any] = {"params": {}, "hosts": {"local": {"gpus": 2, "max_jobs": 3}}}
+    settings_ |= {"told": data.draw(st.booleans()), "stay": data.draw(st.booleans())}
     db.write(lambda conn: append(conn, "s", creation(plan, settings_), 0.0))
     state = db.read(lambda conn: load(conn, "s"))
     clock = 1.0
@@ -127,6 +160,7 @@ def agree(db: Database, state: SessionState) -> None:
     assert again.tools == state.tools
     assert again.leases == state.leases
     assert again.results == state.results
+    assert (again.notices, again.settings) == (state.notices, state.settings)
     assert (again.open_todos, again.status) == (state.open_todos, state.status)
     assert {k: sorted(v) for k, v in again.stops.items()} == {k: sorted(v) for k, v in state.stops.items() if v}
 
