@@ -31,6 +31,12 @@ class Pace:
             self.rate = now if self.rate is None else self.rate + weight * (now - self.rate)
         self.done, self._at = done, time
 
+    def copy(self) -> Pace:
+        """One that goes on by itself."""
+        twin = Pace()
+        twin.rate, twin.done, twin._at = self.rate, self.done, self._at
+        return twin
+
     def remaining(self, total: float | None, now: float) -> float | None:
         """Seconds until `total` at this rate, less those since the last report; `None` when that cannot be told."""
         if not self.rate or total is None or self._at is None:

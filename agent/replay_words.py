@@ -1,0 +1,180 @@
+"""Each message of a log in words: one line for a list, and the text to read or to search.
+
+    line = words(entry)            # 'train completed' or 'loss 0.42  12/40 steps'
+    text = body(entry)             # what a person or a model said in full, or what a tool gave back; '' for the rest
+
+Pure. Control sequences that a host wrote are taken out (`agent/painter.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from agent.pace import amount
+from agent.painter import plain
+from agent.replay import Entry
+
+GROUPS: dict[str, str] = {
+    "operator": "talk", "model": "talk", "tool": "talk", "conversation": "talk", "notice": "talk", "child": "talk",
+    "approval": "talk", "todo": "todos", "playbook": "todos", "job": "jobs", "session": "session", "foreign": "other",
+}  # fmt: skip
+"""What a message belongs to, by the first part of its kind."""
+
+
+def group(kind: str) -> str:
+    """`talk`, `todos`, `jobs`, `reports`, `session` or `other`: what the filter of a screen or a page goes by."""
+    return "reports" if kind == "job.reported" else GROUPS.get(kind.partition(".")[0], "other")
+
+
+def words(entry: Entry) -> str:
+    """One line of plain text. A kind that is not known here is shown as its payload."""
+    teller = _TELLERS.get(entry.kind)
+    try:
+        told = teller(entry.payload) if teller is not None else _raw(entry.payload)
+    except (KeyError, TypeError, AttributeError):  # a file may hold anything under a known name
+        told = _raw(entry.payload)
+    return plain(told)
+
+
+def body(entry: Entry) -> str:
+    """The full text of a message that has one: what was said, answered, noticed, reported."""
+    p = entry.payload
+    if entry.kind == "operator.said":
+        return str(p.get("text", ""))
+    if entry.kind == "model.answered":
+        return "\n\n".join(_blocks(p.get("content") or ()))
+    if entry.kind == "tool.answered":
+        content = p.get("content", "")
+        return content if isinstance(content, str) else "\n\n".join(_blocks(content))
+    for kind, name in (("notice.raised", "text"), ("conversation.compacted", "summary"), ("child.started", "prompt")):
+        if entry.kind == kind:
+            return str(p.get(name, ""))
+    if entry.kind == "child.reported":
+        report = p.get("report")
+        return report if isinstance(report, str) else json.dumps(report, ensure_ascii=False, indent=1)
+    return ""
+
+
+def searchable(entry: Entry) -> str:
+    """All that a search looks at, in small letters."""
+    said = body(entry)
+    return f"{entry.kind} {entry.actor} {words(entry)} {said}".casefold()
+
+
+def _blocks(content: Iterable[Any]) -> Iterable[str]:
+    for block in content:
+        if not isinstance(block, Mapping):
+            yield str(block)
+        elif block.get("type") in ("text", "thinking"):
+            yield str(block.get("text") or block.get("thinking") or "")
+        elif block.get("type") == "tool_use":
+            yield f"→ {block.get('name')} {_raw(block.get('input'))}"
+        elif block.get("type") == "tool_result":
+            inner = block.get("content", "")
+            yield inner if isinstance(inner, str) else "\n\n".join(_blocks(inner))
+        else:
+            yield f"[{block.get('type')}]"
+
+
+def _raw(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _first(text: str, room: int = 160) -> str:
+    """The first line that says something."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= room else line[: room - 1] + "…"
+
+
+def _why(p: Mapping[str, Any]) -> str:
+    return f": {_first(str(p['reason']))}" if p.get("reason") else ""
+
+
+def _result(p: Mapping[str, Any]) -> str:
+    result = p.get("result")
+    if not isinstance(result, Mapping) or not result:
+        return ""
+    told = [f"{k} {_short(v)}" for k, v in result.items() if isinstance(v, (int, float, str)) and str(v) != ""]
+    return "  " + ", ".join(told[:4]) if told else ""
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return _first(str(value), 40)
+    return amount(value)
+
+
+def _todo_status(p: Mapping[str, Any]) -> str:
+    if p["now"] == "in_progress":
+        again = f", try {p['attempt']}" if p.get("attempt", 1) > 1 else ""
+        return f"{p['id']} started{' on ' + p['host'] if p.get('host') else ''}{again}"
+    if p["now"] == "pending":
+        return f"{p['id']} is to be tried again{_why(p)}"
+    return f"{p['id']} {p['now']}{_why(p)}{_result(p)}"
+
+
+def _job_submitted(p: Mapping[str, Any]) -> str:
+    gpus = f" with GPU {', '.join(map(str, p['gpus']))}" if p.get("gpus") else ""
+    return f"{p['id']} goes to {p['host']}{gpus}"
+
+
+def _job_state(p: Mapping[str, Any]) -> str:
+    end = f" with {p['rc']}" if p.get("rc") is not None else f" by {p['signal']}" if p.get("signal") else ""
+    return f"{p['id']} {p['state']}{end}{_why(p)}"
+
+
+def _job_reported(p: Mapping[str, Any]) -> str:
+    share = ""
+    if p.get("done") is not None:
+        share = amount(p["done"]) + (f"/{amount(p['total'])}" if p.get("total") else "") + f" {p.get('unit') or ''}"
+    line = p.get("line", "")
+    return "  ".join(part.strip() for part in (p["id"], share, "" if line.startswith("::progress") else line) if part)
+
+
+def _model_answered(p: Mapping[str, Any]) -> str:
+    content = [block for block in p.get("content") or () if isinstance(block, Mapping)]
+    said = _first(" ".join(str(b.get("text", "")) for b in content if b.get("type") == "text"))
+    tools = ", ".join(str(b.get("name")) for b in content if b.get("type") == "tool_use")
+    return "  ".join(part for part in (said, f"→ {tools}" if tools else "") if part) or f"({p.get('stop_reason')})"
+
+
+def _tool_answered(p: Mapping[str, Any]) -> str:
+    content = p.get("content", "")
+    text = content if isinstance(content, str) else " ".join(_blocks(content))
+    return f"{p.get('name')} {'failed: ' if p.get('is_error') else '→ '}{_first(text)}"
+
+
+def _notes(kind: str, name: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda p: f"{kind}{_first(str(p.get(name, '')))}"
+
+
+_TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "session.created": lambda p: f"{p['title']}" + (f", by playbook {p['playbook']}" if p.get("playbook") else ""),
+    "session.status": lambda p: f"session {p['status']}{_why(p)}",
+    "session.resumed": lambda p: "session resumed",
+    "todo.added": lambda p: f"{p['id']} added: {p['title']}",
+    "todo.linked": lambda p: f"{p['dst']} after {p['src']}" + ("" if p["on"] == "success" else f", on {p['on']}"),
+    "todo.changed": lambda p: f"{p['id']} changed: " + ", ".join(k for k in p if k != "id"),
+    "todo.status": _todo_status,
+    "playbook.loaded": lambda p: f"playbook {p['playbook']} joins as {p['prefix']}",
+    "job.submitted": _job_submitted,
+    "job.state": _job_state,
+    "job.reported": _job_reported,
+    "job.cancel": lambda p: f"{p['id']} being stopped{_why(p)}",
+    "approval.asked": lambda p: f"{p['todo']} asks: {_first(p['question'])}",
+    "approval.answered": lambda p: f"{p['todo']} answered {p['answer']}, by {p['by']}{_why(p)}",
+    "operator.said": _notes("", "text"),
+    "model.asked": lambda p: f"asked {p['model']}" + (f" to {p['purpose']}" if p.get("purpose") == "compact" else ""),
+    "model.answered": _model_answered,
+    "model.failed": lambda p: f"model {p['kind']}, try {p.get('attempt', 1)}{_why(p)}",
+    "tool.answered": _tool_answered,
+    "notice.raised": _notes("", "text"),
+    "notice.delivered": lambda p: "the model was told " + ", ".join(map(str, p["ids"])),
+    "conversation.compacted": lambda p: f"compacted up to message {p['through']}",
+    "conversation.cleared": lambda p: "older tool results are left out from here on",
+    "child.started": lambda p: f"subagent {p['child']} started: {_first(str(p.get('title') or p.get('prompt', '')))}",
+    "child.reported": lambda p: f"subagent {p['child']} {p.get('status')}: {_first(str(p.get('report', '')))}",
+    "foreign.record": lambda p: f"{p.get('format')} record at {p.get('place')}",
+}
