@@ -3,7 +3,7 @@
 #
 #   benchmarks/eagle3_h200.sh micro|data|train|serve|all
 #
-#   micro   the trainer's mathematics on this device, its speed on random tokens, a profile        about 2 minutes
+#   micro   the trainer's mathematics on this device, its speed beside a naive one, a profile      about 4 minutes
 #   data    SGLang up; prompts that the target writes itself; its answers; SGLang down             about 9 minutes
 #   train   the drafter, its prediction on held-out answers and three prompt sets, export, report  about 9 minutes
 #   serve   SGLang without speculation, with 3 and with 5 steps, measured on the same prompts      about 8 minutes
@@ -94,8 +94,9 @@ keep() { # keep NAME FILE...: the files, packed, as $OUT/NAME.tar.gz
 
 micro() {
     step fetch 120 || return 1
-    timeout 200 python3 "$speed" --target "$WORK/target" --seconds "${MICRO_SECONDS:-8}" --out "$OUT/speed.json" \
-        2>&1 | grep -v '^::progress\|^step ' | tee "$OUT/speed.txt"
+    timeout 400 python3 "$speed" --target "$WORK/target" --seconds "${MICRO_SECONDS:-8}" --out "$OUT/speed.json" \
+        ${MICRO_SET:-} >"$WORK/log/micro.log" 2>&1 || tail -40 "$WORK/log/micro.log"
+    grep -v '^::progress\|^step ' "$WORK/log/micro.log" | tail -c 11000 | tee "$OUT/speed.txt"
 }
 
 data() {

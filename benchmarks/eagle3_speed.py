@@ -1,8 +1,8 @@
 """Speed of the EAGLE-3 trainer on this machine, after a check of its mathematics there.
 
 First the merged attention and the chunked loss are held against the written-out reference in float32, on the device
-and in the precision that training uses. Then the target answers some prompts, sampled, and two trainers learn from
-these answers, from the same weights and in the same order, with the target beside them: the naive one of
+and in the precision that training uses. Then the target writes some prompts and answers them, and two trainers learn
+from that, from the same weights and in the same order, with the target beside them: the naive one of
 `eagle3_naive` and the payload's. Their losses are compared step by step, and their tokens (without padding) a second.
 Last come larger batches, and for the first of them where the time goes and what share of the device's bfloat16 peak
 that is.
@@ -25,7 +25,8 @@ import eagle3_naive as naive
 import torch
 from eagle3.attention import attend, attend_reference
 from eagle3.compiled import use_compiled
-from eagle3.config import Data, Train
+from eagle3.compose import open_turn
+from eagle3.config import Train
 from eagle3.data import Conversation, chat_ids, draft_vocabulary, mapping_tensors
 from eagle3.distributed import Group
 from eagle3.endpoint import Request
@@ -34,7 +35,6 @@ from eagle3.journal import read_log
 from eagle3.local import Local
 from eagle3.model import Drafter, drafter_config
 from eagle3.objective import Batch, unrolled_loss
-from eagle3.prompts import load_prompts
 from eagle3.runtime import compute
 from eagle3.target import Target, load_tokenizer, read_config, read_embedding, read_head, stop_tokens
 from eagle3.trainer import Trainer, learning_rate, share_done
@@ -186,21 +186,20 @@ class Bench:
 
 
 def sample(given: argparse.Namespace, device: torch.device) -> list[Conversation]:
-    """The target's sampled answers to the prompts that come with the payload, each asked several times."""
+    """What training reads: prompts that the target writes itself, sampled, and its greedy answers to them."""
     torch.manual_seed(0)
     tokenizer = load_tokenizer(given.target)
     stops = stop_tokens(given.target, tokenizer)
-    prompts = load_prompts(Data())
-    ids = [
-        chat_ids(tokenizer, prompts[n % len(prompts)].messages, generation_prompt=True) for n in range(given.answers)
-    ]
-    requests = [Request(i, given.answer_tokens, stops, temperature=0.8) for i in ids]
     local = Local(given.target, torch.bfloat16 if device.type == "cuda" else torch.float32, device, 512)
-    found = []
-    for n, answer in local.answer(requests):
+    turn = Request(open_turn(tokenizer), 64, stops, temperature=1.0)
+    texts = [tokenizer.decode(a.ids, skip_special_tokens=True) for _, a in local.answer([turn] * given.answers)]
+    talks = [[{"role": "user", "content": text.strip() or "Hello"}] for text in texts]
+    ids = [chat_ids(tokenizer, talk, generation_prompt=True) for talk in talks]
+    found = {}
+    for n, answer in local.answer([Request(i, given.answer_tokens, stops) for i in ids]):
         mask = [0] * len(ids[n]) + [1] * len(answer.ids)
-        found.append(Conversation(str(n), ids[n] + answer.ids, mask, greedy=False))
-    return sorted(found, key=lambda c: int(c.id))
+        found[n] = Conversation(str(n), ids[n] + answer.ids, mask)
+    return [found[n] for n in range(len(ids))]
 
 
 def check_attention(device: torch.device) -> dict[str, float]:

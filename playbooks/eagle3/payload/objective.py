@@ -72,6 +72,7 @@ class _Unrolled(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps = len(hidden)
         ahead = torch.arange(1, steps + 1, device=hidden.device)[:, None]
+        scale = decay ** (ahead - 1)
         hidden_grad, weight_grad = torch.zeros_like(hidden), torch.zeros_like(weight)
         each = torch.zeros(steps, device=hidden.device)
         agreed = torch.zeros(steps, device=hidden.device)
@@ -83,16 +84,15 @@ class _Unrolled(torch.autograd.Function):
             counts = place >= ahead  # [S, C]: the root is not before the text
             roots = (taught - ahead).clamp(min=0)
             states = torch.stack([h[r] for h, r in zip(hidden, roots, strict=True)])
-            losses, same, slope = soft_cross_entropy(states @ low.T, teacher, counts)
+            losses, same, slope = soft_cross_entropy(states @ low.T, teacher, counts, scale)
             each += losses
             agreed += same
-            slope *= decay ** (ahead[..., None] - 1)
             for h, r, g in zip(hidden_grad, roots, slope @ low, strict=True):
                 h.index_add_(0, r, g)
             weight_grad += slope.flatten(0, 1).T @ states.flatten(0, 1)
         ctx.save_for_backward(hidden_grad, weight_grad)
         ctx.mark_non_differentiable(each, agreed)
-        return (each * decay ** (ahead[:, 0] - 1)).sum(), each, agreed
+        return (each * scale[:, 0]).sum(), each, agreed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -101,14 +101,14 @@ class _Unrolled(torch.autograd.Function):
 
 
 @compiled
-def soft_cross_entropy(logits: Tensor, teacher: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, counts: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For `logits` [S, C, D] and `teacher` [C, D]: losses [S], agreements [S], and the gradient in the logits' dtype.
 
-    Only places with `counts` [S, C] add anything.
+    Only places with `counts` [S, C] add anything. The gradient is that of the losses times `scale` [S, 1].
     """
     scores = logits.float()
     norm = scores.logsumexp(-1, keepdim=True)
     loss = norm[..., 0] - (teacher * scores).sum(-1)  # the teacher sums to 1
     same = scores.argmax(-1) == teacher.argmax(-1)
-    slope = ((scores - norm).exp() - teacher) * counts[..., None]
+    slope = ((scores - norm).exp() - teacher) * (counts * scale)[..., None]
     return (loss * counts).sum(-1), (same & counts).sum(-1).float(), slope.to(logits.dtype)
