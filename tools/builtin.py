@@ -8,7 +8,7 @@ from tools.base import ToolCall, tool
 from tools.diagnose import diagnose as read_text
 from tools.jobs import check_id
 from tools.probe import facts
-from tools.serving import steps, tune_trials  # noqa: F401 - registers their tools
+from tools.serving import adjust, moving, operate, research, steps, tune_trials  # noqa: F401 - registers their tools
 
 TAIL_BYTES = 256 * 1024
 

@@ -80,8 +80,9 @@ class ServeSpec:
 class Engine:
     """One engine. `flags` names the option for each field of a spec; `drafting` the arguments that speculation wants.
 
-    `ready_path` answers 2xx once it serves, `metrics_path` needs `metrics` among the arguments. On TERM it finishes
-    what it has begun, for which it gets `grace_s`.
+    `ready_path` answers 2xx once it serves, `metrics_path` needs `metrics` among the arguments; `busy` are the metrics
+    that count requests which run or wait. On TERM it gets `grace_s`: SGLang finishes what it has begun, vLLM cuts it
+    off unless it was started with `--shutdown-timeout`, so it is drained first.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Engine:
     ready_path: str
     metrics_path: str = "/metrics"
     metrics: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
     grace_s: float = 60.0
 
     def arguments(self, spec: ServeSpec) -> list[str]:
@@ -137,6 +139,7 @@ SGLANG = Engine(
     default_port=30000,
     ready_path="/health_generate",
     metrics=("--enable-metrics",),
+    busy=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
 )  # fmt: skip
 VLLM = Engine(
     name="vllm",
@@ -149,6 +152,7 @@ VLLM = Engine(
     drafting=_vllm_drafting,
     default_port=8000,
     ready_path="/health",
+    busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
 )  # fmt: skip
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (SGLANG, VLLM)}
 
