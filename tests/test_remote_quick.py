@@ -195,3 +195,27 @@ async def test_commands_run_side_by_side_beyond_the_limit_of_sessions(host: Host
                 quick.start_soon(one, number)
         slow.cancel()
     assert results == {number: b"%d\n" % number for number in range(100)}
+
+
+async def test_commands_share_runners_and_no_processes(host: Host) -> None:
+    """A runner serves one command after another; one whose command left something behind, or that was killed, is
+    replaced, so that no command is ever taken for a relative of an earlier one."""
+    runners = [(await host.run("echo $PPID")).stdout for _ in range(3)]
+    assert len(set(runners)) == 1
+    left = int((await host.run("sleep 1000 </dev/null >/dev/null 2>&1 & echo $!")).stdout)
+    assert (await host.run("echo $PPID; sleep 1000", timeout_s=0.3)).stdout not in runners
+    assert await living([left]) == [left]
+    os.kill(left, 9)
+    idle = int((await host.run("echo $PPID")).stdout)
+    os.kill(idle, 9)
+    assert await gone(idle)
+    assert (await host.run("echo on")).stdout == b"on\n"
+
+
+async def test_a_command_leaves_a_runner_as_it_was(host: Host, tmp_path: Path) -> None:
+    """Folder, environment, limits and descriptors of one command are not those of the next."""
+    look = "pwd; ulimit -n; echo $MARK; ls /proc/$PPID/fd | wc -l"
+    before = (await host.run(look)).stdout
+    await host.run(f": {'0' * 200_000}; cd /; ulimit -n 50; exit 3", cwd=str(tmp_path), env={"MARK": "x"}, stdin=b"in")
+    assert (await host.run("true", cwd="/no/such/folder")).rc == 126
+    assert (await host.run(look)).stdout == before

@@ -17,6 +17,7 @@ modules, from the bottom up:
     files       put and get
     probe       what the machine is
     worker      forks the above and carries their answers
+    runner      processes that run quick commands one after another
     running     waits for workers, and for the supervisors of a launch
     watch       tells finished jobs, progress and growing logs
     serve       the loop that reads requests

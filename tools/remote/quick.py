@@ -2,7 +2,7 @@
 
 A process that left the command's group and keeps its output open (`setsid sleep 1000 &`) is not waited for: after the
 command itself has ended the output is read for two seconds more, and the answer names who still holds it. Runs in a
-process of its own, which also ends the command when nobody waits for the answer any more.
+process of its own (see `runner`), which also ends the command when nobody waits for the answer any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import select
 import shutil
 import time
 from collections import deque
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from . import ending, linux, proc, store, supervisor, worker
 
@@ -23,6 +23,7 @@ _KILL_WAIT_S = 1.0
 _TICK_S = 0.5
 _LONGEST_ARGUMENT = 100_000
 _MOST_OUTPUT = 4 << 20
+_CANNOT_START = 126
 _ASKS = re.compile(rb"sudo: (a password is required|a terminal is required|no tty present)|/dev/tty: No such device")
 
 
@@ -55,24 +56,25 @@ class Output:
         return bytes(self._head), b"".join(self._tail)[-self._half :]
 
 
-def command(request: dict[str, Any], stdin: bytes, root: str, report: worker.Report) -> None:
-    """Run a shell command as the `run` request asks, and report rc or signal, both outputs and how long it took."""
+def command(
+    request: dict[str, Any], stdin: bytes, root: str, abandoned: Callable[[], bool]
+) -> tuple[dict[str, Any], bytes]:
+    """Run a shell command as the `run` request asks: rc or signal, how long it took, counts; both outputs."""
     shell = shutil.which("bash") or "/bin/sh"
-    text = request["command"]
-    argv = [shell, "-c", text] if len(text) < _LONGEST_ARGUMENT else [shell, _as_file(text)]
+    text, script = request["command"], -1
+    argv = [shell, "-c", text]
+    if len(text) >= _LONGEST_ARGUMENT:  # one argument of a program may have 128 KiB at most
+        script = os.memfd_create("turnout", 0)
+        store.write_all(script, text.encode("utf-8", "surrogateescape"))
+        argv = [shell, f"/proc/self/fd/{script}"]
     limit = min(request.get("max_output", 65536), _MOST_OUTPUT)
     result, bodies = run(
-        argv, stdin, request.get("timeout_s", 30.0), limit, report.abandoned,
+        argv, stdin, request.get("timeout_s", 30.0), limit, abandoned,
         cwd=request.get("cwd"), env=request.get("env") or {}, root=root,
     )  # fmt: skip
-    report.send({"result": result}, b"".join(bodies))
-
-
-def _as_file(text: str) -> str:
-    """The path of a file without name that holds `text`: one argument of a program may have 128 KiB at most."""
-    fd = os.memfd_create("turnout", 0)
-    store.write_all(fd, text.encode("utf-8", "surrogateescape"))
-    return f"/proc/self/fd/{fd}"
+    if script >= 0:
+        os.close(script)
+    return result, b"".join(bodies)
 
 
 def run(
@@ -80,7 +82,7 @@ def run(
     stdin: bytes,
     limit_s: float,
     max_output: int,
-    abandoned: Any = lambda: False,
+    abandoned: Callable[[], bool] = lambda: False,
     cwd: str | None = None,
     env: dict[str, str] | None = None,
     root: str = "",
@@ -102,16 +104,23 @@ def _plain(environment: Any) -> dict[str, str]:
     return dict({k: v for k, v in environment.items() if k not in asks}, GIT_TERMINAL_PROMPT="0")
 
 
+def _spawn(argv: Sequence[str], env: dict[str, str], **how: Any) -> int:
+    try:
+        return os.posix_spawnp(argv[0], list(argv), env, setsid=True, **how)
+    except NotImplementedError:  # a C library before glibc 2.26: a group of its own, and the cookie finds the rest
+        return os.posix_spawnp(argv[0], list(argv), env, setpgroup=0, **how)
+
+
 class _Run:
     def __init__(
         self, cookie: str, argv: Sequence[str], stdin: bytes, limit: int, cwd: str | None, env: dict[str, str]
     ) -> None:
         self.begun = self.heard = time.monotonic()
         self.stdin = memoryview(stdin)
+        self.status: int | None = None
+        self.left: list[proc.Process] = []
         ends = [os.pipe(), os.pipe(), os.pipe()]  # stdin, stdout, stderr
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._become(argv, [ends[0][0], ends[1][1], ends[2][1]], bool(stdin), cwd, dict(env, TURNOUT_JOB=cookie))
+        self.pid = self._start(argv, [ends[0][0], ends[1][1], ends[2][1]], cwd, dict(env, TURNOUT_JOB=cookie))
         for fd in (ends[0][0], ends[1][1], ends[2][1]):
             os.close(fd)
         self.input = ends[0][1]
@@ -119,8 +128,6 @@ class _Run:
         self.outputs = [Output(ends[1][0], limit), Output(ends[2][0], limit)]
         process = proc.read(self.pid)
         self.family = proc.Family(cookie, self.pid, process.ticks if process else 0, os.getpid())
-        self.status: int | None = None
-        self.left: list[proc.Process] = []
         self.poll = select.poll()
         self.tick = _TICK_S
         self.pidfd = -1
@@ -137,24 +144,22 @@ class _Run:
         else:
             self._close_input()
 
-    def _become(
-        self, argv: Sequence[str], streams: list[int], has_stdin: bool, cwd: str | None, env: dict[str, str]
-    ) -> None:
-        try:
-            os.setsid()
-            worker.plain_signals()
-            worker.restore_descriptor_limit()
-            for target, fd in enumerate(streams):
-                if target or has_stdin:
-                    os.dup2(fd, target, inheritable=True)
-            os.chdir(store.expand(cwd or "~"))
-            os.execvpe(argv[0], list(argv), env)
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the environment
-            os.write(2, (f"turnout: cannot start: {error}\n").encode("utf-8", "surrogateescape"))
-        finally:
-            os._exit(126)
+    def _start(self, argv: Sequence[str], streams: list[int], cwd: str | None, env: dict[str, str]) -> int:
+        """The pid of the command, in a session of its own; one that cannot be started has ended with 126 and says why.
 
-    def wait(self, deadline: float, abandoned: Any) -> tuple[dict[str, Any], list[bytes]]:
+        Spawned, not forked: a fork would copy this process's tables only for the program to throw them away.
+        """
+        first = 0 if self.stdin else 1  # no input: ours, which is the null device
+        onto = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams) if target >= first]
+        try:
+            os.chdir(store.expand(cwd or "~"))
+            return _spawn(argv, env, file_actions=onto, setsigmask=(), setsigdef=worker.CHANGED_SIGNALS)
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the environment
+            os.write(streams[2], f"turnout: cannot start: {error}\n".encode("utf-8", "surrogateescape"))
+            self.status = _CANNOT_START << 8
+            return 0
+
+    def wait(self, deadline: float, abandoned: Callable[[], bool]) -> tuple[dict[str, Any], list[bytes]]:
         timed_out = False
         while not self._ended():
             remaining = deadline - time.monotonic()
@@ -233,8 +238,12 @@ class _Run:
         for fd in (self.pidfd, self.input):
             if fd >= 0:
                 self.poll.unregister(fd)
+                os.close(fd)
+        self.input = -1
         while self.open and time.monotonic() < deadline:
             self._pump(max(0.0, deadline - time.monotonic()))
         if not self.open:
             return []
+        for fd in self.open:
+            os.close(fd)
         return [process.pid for process in proc.families([self.family])[self.family.job]]

@@ -35,12 +35,20 @@ class Running:
             data = os.read(self.worker.pipe, wire.CHUNK)
         except BlockingIOError:
             return
+        except ConnectionResetError:  # a runner was killed
+            data = b""
         for answer, body in self.worker.decoder.feed(data):
             if answer.get("more"):
                 self.server.send(dict(answer, id=self.request), body)
             else:
                 self.finished = True
+                stays = answer.pop("leaves", True) is False
                 self.done(answer, body)
+                if stays:
+                    self._release()
+                    self.server.pool.give(self.worker)
+                    self._make_way()
+                    return
         if not data:
             self.stop()
             if not self.finished:
@@ -55,10 +63,16 @@ class Running:
 
     def stop(self) -> None:
         """Read no further; a worker that looks sees that nobody waits."""
+        self._release()
+        os.close(self.worker.pipe)
+        self._make_way()
+
+    def _release(self) -> None:
         if self.worker.pipe in self.server.selector.get_map():
             self.server.selector.unregister(self.worker.pipe)
         del self.server.workers[self.worker.pipe]
-        os.close(self.worker.pipe)
+
+    def _make_way(self) -> None:
         if self.kind == "run" and self.server.commands:
             self.server.dispatch(*self.server.commands.popleft())
 

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Dict
 
-from . import ending, files, jobs, linux, probe, proc, quick, running, store, watch, wire, worker
+from . import ending, files, jobs, linux, probe, proc, runner, running, store, watch, wire, worker
 
 _HIGH_WATER = 1 << 20
 _STARTING = 24
@@ -52,6 +52,7 @@ class Server:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_DESCRIPTORS
         self.watcher = watch.Watcher(root, self.boot, self.selector, self._tell, most)
         self.readers = watch.Readers(root, self.boot, self.send)
+        self.pool = runner.Pool(root)
         self.starting = 0
         for fd in (source, sink):
             os.set_blocking(fd, False)
@@ -81,6 +82,7 @@ class Server:
                 next_tick = now + watch.TICK_S
                 self.watcher.tick()
                 self.reap()
+                self.pool.retire()
                 self.open = self.open and now - self.heard < _SILENCE_S
 
     def _read(self) -> None:
@@ -201,7 +203,7 @@ class Server:
         if sum(forked.kind == "run" for forked in self.workers.values()) >= _COMMANDS:
             self.commands.append((header, body))
         else:
-            self.fork(header["id"], lambda report: quick.command(header, body, self.root, report), kind="run")
+            self._answer(header["id"], self.pool.run(header, body), "run")
 
     def op_probe(self, header: Header, body: bytes) -> None:
         self.fork(header["id"], lambda report: _send_facts(report, self.root))
@@ -234,7 +236,10 @@ class Server:
 
     def fork(self, request: int, work: Callable[[worker.Report], None], *, kind: str = "") -> None:
         """Answer `request` with the frames of a forked worker."""
-        forked = running.Running(self, request, worker.start(work), kind)
+        self._answer(request, worker.start(work), kind)
+
+    def _answer(self, request: int, process: worker.Worker, kind: str) -> None:
+        forked = running.Running(self, request, process, kind)
         forked.done = lambda answer, body: self.send(dict(answer, id=request), body)
 
     def reap(self) -> None:

@@ -60,12 +60,17 @@ def tell_crash(report: Report) -> None:
     report.send({"error": {"kind": "host", "message": message}})
 
 
-def start(work: Callable[[Report], None], crash: Callable[[Report], None] = tell_crash) -> Worker:
+def start(
+    work: Callable[[Report], None],
+    crash: Callable[[Report], None] = tell_crash,
+    ends: tuple[int, int] | None = None,
+) -> Worker:
     """Fork a process that runs `work` and ends; `crash` runs in it, the exception at hand, when `work` raised.
 
-    Raises OSError when there are no more processes or descriptors to be had.
+    `ends` are descriptors to use instead of a pipe: ours and the worker's. Raises OSError, and closes both, when there
+    are no more processes or descriptors to be had.
     """
-    reader, writer = os.pipe()
+    reader, writer = ends or os.pipe()
     try:
         pid = os.fork()
     except OSError:
@@ -106,9 +111,12 @@ def _let_go(keep: set[int]) -> None:
         start = fd + 1
 
 
+CHANGED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
 def plain_signals() -> None:
     """Undo, before exec, what Python and a supervisor changed: ignored SIGPIPE and SIGXFSZ, blocked signals."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in CHANGED_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
