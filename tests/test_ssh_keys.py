@@ -55,7 +55,7 @@ async def test_a_changed_key_is_refused_and_named(sshd: OpenSSH, tmp_path: Path)
                 pass
         assert fingerprint(sshd) in caught.value.message
         assert caught.value.hint is not None
-        assert "turnout hosts add lo" in caught.value.hint
+        assert "turnout hosts trust lo" in caught.value.hint
 
 
 async def test_an_unknown_key_is_shown_not_trusted(sshd: OpenSSH, tmp_path: Path, home: Path) -> None:
