@@ -20,7 +20,7 @@ from typing import Any
 
 from agent import core_edit, core_notice
 from agent.attempt import job_id, job_spec
-from agent.events import Answered, Cancel, Edit, Event, Go, JobSeen, Reset, Stop, ToolEnded
+from agent.events import Answered, Cancel, Edit, Event, Go, JobSeen, Pause, Reset, Stop, ToolEnded
 from agent.state import JobInfo, SessionState, TodoInfo
 from agent.templates import evaluate, render_tree
 from state import changes as c
@@ -59,6 +59,8 @@ class Core:
                 self.reset(event.todos)
             case Edit():
                 self.outcomes[event.id] = core_edit.apply(self, event)
+            case Pause():
+                self.state.paused = event.on
             case Stop():
                 self.state.stopping = True
                 if self.state.status == "running":
@@ -275,7 +277,8 @@ class Core:
 
     def _dispatch(self) -> None:
         """Start everything that may start now."""
-        while not self.state.stopping and (todo := self.state.next_ready()) is not None:
+        halted = self.state.stopping or self.state.paused
+        while not halted and (todo := self.state.next_ready()) is not None:
             info = self.state.todos[todo]
             try:
                 self._start(todo, info)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection, select
 
 from agent.core import Core, open_effects
-from agent.events import Answered, Event, Go, JobSeen, Reset, Stop, ToolEnded
+from agent.events import Answered, Edit, Event, Go, JobSeen, Op, Pause, Reset, Stop, ToolEnded
 from agent.hosts import Hosts
 from agent.launcher import CONNECT_PATIENCE_S, Launcher
 from agent.load import load, usable_gpus
@@ -35,7 +35,7 @@ from state import changes as c
 from state import owner
 from state.changes import Change
 from state.db import Database
-from state.errors import HostError, StateError, TurnoutError
+from state.errors import HostError, ModelError, StateError, TurnoutError
 from state.failpoints import failpoint
 from state.log import append_system
 from state.models import Lease, table
@@ -49,6 +49,10 @@ STOP_GRACE_S = 5.0
 MAX_CONFLICTS = 5
 
 
+Think = Callable[[str, str, int], Awaitable[dict[str, Any]]]
+"""Does the research of a todo: called with its id, the rendered prompt and the attempt; returns the report."""
+
+
 class Observer(Protocol):
     """Who wants to see: the live view, plain lines, JSON lines. Called from the loop; must not block."""
 
@@ -56,6 +60,14 @@ class Observer(Protocol):
     def progressed(self, job: JobState) -> None: ...
     def contact(self, event: ContactEvent) -> None: ...
     def asked(self, todo: str, question: str, default: str) -> None: ...
+
+
+class _Waiting:
+    """Someone who asked for an edit."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.outcomes: list[dict[str, Any]] | None = None
 
 
 class Dispatcher:
@@ -70,6 +82,7 @@ class Dispatcher:
         *,
         payload: Path | None = None,
         connect_patience_s: float = CONNECT_PATIENCE_S,
+        think: Think | None = None,
     ) -> None:
         self.db = db
         self.state = state
@@ -82,7 +95,10 @@ class Dispatcher:
         self._send, self._receive = anyio.create_memory_object_stream[Event](float("inf"))
         self._listening: set[str] = set()
         self._probed: set[str] = set()
-        self._tools: set[str] = set()
+        self._tools: dict[str, anyio.CancelScope] = {}
+        self._think = think
+        self._edits: dict[str, _Waiting] = {}
+        self._closed = False
         self._reports = Reports(db, state.session)
         self._conflicts = 0
 
@@ -91,9 +107,29 @@ class Dispatcher:
         with contextlib.suppress(anyio.ClosedResourceError):
             self._send.send_nowait(event)
 
-    def answer(self, todo: str, answer: str, by: str = "operator") -> None:
+    def answer(self, todo: str, answer: str, by: str = "operator", reason: str | None = None) -> None:
         """The operator's answer to a question, or one given in the operator's name."""
-        self.post(Answered(todo, answer, by))
+        self.post(Answered(todo, answer, by, reason))
+
+    async def edit(
+        self, id: str, ops: Sequence[Op], *, actor: str = "operator", answers: tuple[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Change the graph; returns what became of each op, once it is stored. See `agent/core_edit.py`.
+
+        Raises `StateError` when the session is left before: then nothing of it was done.
+        """
+        waiting = self._edits.setdefault(id, _Waiting())
+        if self._closed:
+            raise StateError("the session is no longer driven", hint="`turnout resume` goes on with it")
+        self.post(Edit(id, tuple(ops), actor, answers))
+        await waiting.done.wait()
+        if waiting.outcomes is None:
+            raise StateError("the session was left before this could be done")
+        return waiting.outcomes
+
+    def pause(self, on: bool = True) -> None:
+        """Start nothing new until `pause(False)`."""
+        self.post(Pause(on))
 
     def stop(self) -> None:
         """Start nothing more and leave; jobs go on."""
@@ -124,6 +160,9 @@ class Dispatcher:
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         finally:
+            self._closed = True
+            for waiting in self._edits.values():
+                waiting.done.set()
             self._send.close()
             self._receive.close()
         return self.state.status
@@ -143,6 +182,7 @@ class Dispatcher:
             self._probed.add(name)
             effects.start_soon(self._probe, name)
         if not changes:
+            self._tell_editors()
             return
         try:
             seqs = await self.db.commit(self.state.session, changes)
@@ -153,13 +193,23 @@ class Dispatcher:
             await self._reload(effects, beside, events)
             return
         self.observer.changed(changes, seqs)
+        self._tell_editors()
         self._perform(effects, beside, changes)
+
+    def _tell_editors(self) -> None:
+        for id in list(self.core.outcomes):
+            outcomes = self.core.outcomes.pop(id)
+            if waiting := self._edits.pop(id, None):
+                waiting.outcomes = outcomes
+                waiting.done.set()
 
     async def _reload(self, effects: TaskGroup, beside: TaskGroup, events: Sequence[Event]) -> None:
         """A commit was refused, because another session took a GPU first: go on from what is stored, like a resume."""
         log.info("state changed behind us, reading it again", session=self.state.session)
         session = self.state.session
-        self.state = await self.db.aread(lambda conn: load(conn, session))
+        thinks, paused = self.state.thinks, self.state.paused
+        self.state = await self.db.aread(lambda conn: load(conn, session, thinks=thinks))
+        self.state.paused = paused
         self.core = Core(self.state)
         self._perform(effects, beside, open_effects(self.state))
         for event in (*events, Go()):
@@ -179,6 +229,8 @@ class Dispatcher:
                 kills[self.state.jobs[p["id"]].host].append(p["id"])
             elif change.kind == "todo.status" and p["now"] == "in_progress" and p["id"] in self.state.tools:
                 self._start_tool(effects, p["id"])
+            elif change.kind == "todo.status" and p["now"] == "cancelled" and p["id"] in self._tools:
+                self._tools[p["id"]].cancel()
             elif change.kind == "approval.asked" and p["todo"] in self.state.questions:
                 self.observer.asked(p["todo"], p["question"], p["default"])
         for host in {*launches, *kills} - self._listening:
@@ -192,22 +244,30 @@ class Dispatcher:
 
     def _start_tool(self, effects: TaskGroup, todo: str) -> None:
         if todo not in self._tools:
-            self._tools.add(todo)
+            self._tools[todo] = anyio.CancelScope()
             effects.start_soon(self._run_tool, todo)
 
     async def _run_tool(self, todo: str) -> None:
-        info = self.state.todos[todo]
-        args: Mapping[str, Any] = render_tree(info.body.get("args", {}), self.state.context(todo))
         try:
-            failpoint("tool.before")
-            result = await TOOLS[info.body["tool"]](ToolCall(self.state.session, todo, args, self.hosts.get))
-            failpoint("tool.after")
+            with self._tools[todo]:
+                result = await self._result(todo)
+                self.post(ToolEnded(todo, True, result))
         except TurnoutError as error:
-            self.post(ToolEnded(todo, False, reason=error.message))
-        else:
-            self.post(ToolEnded(todo, True, result))
+            self.post(ToolEnded(todo, False, reason=error.message, fallback=isinstance(error, ModelError)))
         finally:
-            self._tools.discard(todo)
+            del self._tools[todo]
+
+    async def _result(self, todo: str) -> dict[str, Any]:
+        """What a tool or a subagent answers."""
+        info, body, context = self.state.todos[todo], self.state.body(todo), self.state.context(todo)
+        if self.state.run_as(todo) == "think":
+            assert self._think is not None, "only a session with a model thinks"
+            return await self._think(todo, str(render_tree(body["prompt"], context)), info.attempts)
+        args: Mapping[str, Any] = render_tree(body.get("args", {}), context)
+        failpoint("tool.before")
+        result = await TOOLS[body["tool"]](ToolCall(self.state.session, todo, args, self.hosts.get))
+        failpoint("tool.after")
+        return result
 
     async def _probe(self, name: str) -> None:
         """Find out which GPUs a host has, because a todo wants some and nobody has looked yet."""

@@ -74,6 +74,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """Start nothing new until `Pause(False)`; what runs goes on and is heard of. Not remembered over a resume."""
+
+    on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Add:
     """Edit: a new todo, after the todos that `after` names with what of them it waits for."""
 
@@ -138,4 +145,4 @@ class Edit:
     answers: tuple[str, str] | None = None
 
 
-Event = Go | JobSeen | ToolEnded | Answered | Cancel | Reset | Stop | Edit
+Event = Go | JobSeen | ToolEnded | Answered | Cancel | Reset | Stop | Pause | Edit

@@ -96,6 +96,7 @@ class SessionState:
     kept: set[str] = field(default_factory=set)
     probes_wanted: set[str] = field(default_factory=set)
     stopping: bool = False
+    paused: bool = False
     thinks: bool = False
     max_children: int = 20
     notices: int = 0

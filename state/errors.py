@@ -15,7 +15,9 @@ Each says what was tried, what was seen and what to do. Values stand in backtick
     │   ├── HostKeyError        the host's key is not the one we know
     │   └── HostUnusable        reached, but jobs cannot run there (no Python, no room, ...)
     ├── JobError                a job or a quick command did not do what was asked
-    └── ToolError               told to the model, which may try again; never a crash
+    ├── ToolError               told to the model, which may try again; never a crash
+    └── ModelError              a model did not answer, or not with what can be used
+        └── BudgetSpent         the money, tokens or time set for it are used up
 
 Nothing here imports anything of ours. `render` gives the text a person sees; tracebacks are for bugs.
 """
@@ -110,3 +112,35 @@ class JobError(TurnoutError):
 
 class ToolError(TurnoutError):
     """Something the model should read and may correct; the session goes on."""
+
+
+class ModelError(TurnoutError):
+    """A model did not answer, or not with an answer that can be used. `kind` is that of `model.failed` in the log.
+
+    `retry_after_s` is what the server asked for; `retryable` whether asking again can help; `usage` what it cost.
+    """
+
+    exit_code = 6
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        hint: str | None = None,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+        usage: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        self.usage = usage
+
+
+class BudgetSpent(ModelError):
+    """What was set aside for model calls is used up; nothing is wrong, and nothing is lost."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, kind="budget", hint=hint)
