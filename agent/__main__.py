@@ -192,6 +192,22 @@ def kill(
         return cli_kill.kill(opened, name, session, grace_s=grace, yes=yes)
 
 
+@app.command("import")
+def import_(
+    path: Annotated[str, typer.Argument(metavar="FILE|FOLDER", help="What another program recorded, or an export.")],
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Bring in sessions of other programs, or exported ones.
+
+    Claude Code, opencode, Codex, SWE-agent. The source is only read.
+    """
+    from agent import cli_import
+
+    with cli_frame.database(db) as opened:
+        return cli_import.import_(opened, path, json=json)
+
+
 @app.command()
 def diagnose(
     file: Annotated[str, typer.Argument(metavar="FILE|-", help="A server's log or any GPU listing; `-` is stdin.")],

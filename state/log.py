@@ -6,12 +6,12 @@ fact is in both or in neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, update
 
 from state.changes import Change, session_created
 from state.errors import NotFound
@@ -76,6 +76,30 @@ def read(conn: Connection, session: str, *, after: int = 0, limit: int | None = 
     )
     for row in conn.execute(query if limit is None else query.limit(limit)):
         yield Message(**row._mapping)
+
+
+def restore(conn: Connection, session: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write messages that were recorded elsewhere as they are: their numbers, times and causes are kept.
+
+    `rows` have the columns of `Message` and go on where the log ends. Raises `StateError` for what the tables refuse.
+    """
+    for (kind, time), run in groupby(rows, key=itemgetter("kind", "time")):
+        project(conn, session, kind, [row["payload"] for row in run], time)
+    conn.execute(insert(_messages), list(rows))
+    newest = max(row["time"] for row in rows)
+    ends = {
+        "next_seq": rows[-1]["seq"] + 1,
+        "updated": case((_sessions.c.updated > newest, _sessions.c.updated), else_=newest),
+    }
+    conn.execute(update(_sessions).where(_sessions.c.id == session).values(ends))
+
+
+def forget(conn: Connection, session: str) -> None:
+    """Remove a session with its log and all rows that follow from it. For imports that came to nothing."""
+    for rows in (_messages, *map(table, PROJECTED)):
+        column = rows.c.id if rows is _sessions else rows.c.get("session")
+        if column is not None:
+            conn.execute(delete(rows).where(column == session))
 
 
 def rebuild(conn: Connection) -> int:

@@ -1,6 +1,6 @@
 """A large JSON document in pieces: the values of its outermost object one by one, of its arrays each element.
 
-    for element in elements(path, losses): ...      # `Element`: key, index, value
+    for element in elements(path, losses): ...      # `Element`: key, number, value
 
 The document is read once and in order; what is held is one element at a time, so that an export of any size can be
 read. A document that is cut gives everything that was whole, and of the last element what was whole within it. What
@@ -26,16 +26,16 @@ _QUOTE = ord('"')
 
 
 class Element(NamedTuple):
-    """A value of the outermost object, or (with its `index`) of an array in it. `at` is its offset in the file."""
+    """A value of the outermost object, or (with its `number`) of an array in it. `at` is its offset in the file."""
 
     key: str | None
-    index: int | None
+    number: int | None
     at: int
     value: Any
 
     def place(self, name: str) -> str:
         within = "" if self.key is None else f" {self.key}"
-        return f"{name}{within}" + ("" if self.index is None else f"[{self.index}]") + f", byte {self.at}"
+        return f"{name}{within}" + ("" if self.number is None else f"[{self.number}]") + f", byte {self.at}"
 
 
 def elements(path: Path, losses: Losses, *, name: str | None = None) -> Iterator[Element]:

@@ -83,7 +83,7 @@ class Lines:
             return self._mended[number]
         raw = os.pread(self._file.fileno(), self._sizes[number], self._starts[number])
         value: dict[str, Any] = orjson.loads(raw)
-        return clean(value) if _NUL in raw else value  # type: ignore[no-any-return]
+        return clean(value) if _NUL in raw else value
 
     def _raw_lines(self) -> Iterator[tuple[int, int, bytes, bool]]:
         """Every line with its number, offset, bytes, and whether the file ends with it without a newline."""

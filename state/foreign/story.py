@@ -69,7 +69,7 @@ class Story:
     counts: Counts = field(default_factory=Counts)
     seq: int = 0
     time: float = 0.0
-    children: list[Found] = field(default_factory=list)
+    child: Callable[[Found], None] = lambda found: None
     _open: dict[str, _Call] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
 
@@ -105,10 +105,17 @@ class Story:
         stop_reason: str | None,
         usage: Mapping[str, int],
         cost: float | None = None,
+        unique: bool = True,
         **seen: Any,
-    ) -> None:
-        """A model's whole answer. Its tool calls are open from now on; a stop reason that was not kept is derived."""
-        content = [self._opened(block, call, place) if block.get("type") == "tool_use" else block for block in blocks]
+    ) -> list[str]:
+        """A model's whole answer. Its tool calls are open from now on; a stop reason that was not kept is derived.
+
+        Returns the ids of the calls: one that an earlier call had is made unique, which is told unless the format is
+        known to number its calls anew (`unique=False`).
+        """
+        content = [
+            self._opened(block, call, place, unique) if block.get("type") == "tool_use" else block for block in blocks
+        ]
         calls = any(block.get("type") == "tool_use" for block in content)
         self.add(
             time,
@@ -117,11 +124,13 @@ class Story:
                 stop_reason=stop_reason or ("tool_use" if calls else "end_turn"), **seen,
             ),
         )  # fmt: skip
+        return [str(block["id"]) for block in content if block.get("type") == "tool_use"]
 
-    def _opened(self, block: Mapping[str, Any], call: str, place: str) -> Mapping[str, Any]:
+    def _opened(self, block: Mapping[str, Any], call: str, place: str, unique: bool) -> Mapping[str, Any]:
         id, name = str(block.get("id") or f"{call}.{len(self._known)}"), str(block.get("name") or "unknown")
         if id in self._known:
-            self.losses.add(place, f"a second call has the id `{id}` of an earlier one")
+            if unique:
+                self.losses.add(place, f"a second call has the id `{id}` of an earlier one")
             id = f"{id}.{self.seq + 1}.{len(self._known)}"
         self._known.add(id)
         self._open[id] = _Call(call, name, place)

@@ -1,0 +1,402 @@
+"""Codex rollouts: `rollout-<time>-<id>.jsonl`, one line for each thing that happened, and the older bare forms.
+
+What the model gave in one response has no name of its own there: reasoning, words and calls up to the first result or
+count of tokens are one answer. Much is recorded twice (as item and as event); the items count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from state import conversation as talk
+from state.foreign.claude_text import failure_of, seconds
+from state.foreign.damage import Losses, decode
+from state.foreign.elements import elements
+from state.foreign.lines import Lines
+from state.foreign.story import Found, Story, first_line
+
+FORMAT = "codex"
+_PUT_IN = (
+    "<environment_context>", "<user_instructions>", "<permissions instructions>", "# AGENTS.md instructions",
+    "<INSTRUCTIONS>", "<turn_aborted>", "<skill>", "<collaboration_mode>", "<subagent_notification>",
+    "<user_shell_command>",
+)  # fmt: skip
+_AS_ITEMS = frozenset(
+    [
+        "agent_message",
+        "agent_reasoning",
+        "agent_reasoning_raw_content",
+        "agent_reasoning_section_break",
+        "task_started",
+        "task_complete",
+        "turn_started",
+        "turn_complete",
+        "context_compacted",
+        "item_started",
+        "item_completed",
+    ]
+)
+_CALLS = frozenset(["function_call", "custom_tool_call", "local_shell_call", "tool_search_call"])
+_OUTPUTS = frozenset(
+    ["function_call_output", "custom_tool_call_output", "local_shell_call_output", "tool_search_output"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    path: Path
+    id: str
+    parent: str | None
+    title: str
+
+
+def sessions(path: Path, losses: Losses) -> list[Found]:
+    """The session of one rollout, with the subagents whose rollouts lie beside it."""
+    beside = [head_of(file) for file in sorted(path.parent.glob("rollout-*.jsonl"))[:1000] if file != path]
+    heads = [head_of(path), *beside]
+    return [_found(heads[0], heads)]
+
+
+def _found(head: _Head, heads: Sequence[_Head]) -> Found:
+    children = [other for other in heads if other.parent == head.id and other.path != head.path]
+
+    def tell(story: Story) -> None:
+        lines = Lines(head.path, story.losses)
+        with closing(lines):
+            teller = Teller(story, str(head.path), {child.id: child for child in children})
+            for record in lines:
+                story.counts.records += 1
+                teller.record(record.value, lines.place(record.number))
+            teller.end(lambda child: _found(child, heads))
+
+    return Found(head.id, FORMAT, str(head.path), tell, parent=head.parent)
+
+
+def head_of(path: Path) -> _Head:
+    """The id of a rollout and of the one that started it, from its first lines."""
+    with open(path, "rb") as file:
+        values = [v for _ in range(3) for v in decode(file.readline(4 * 1024 * 1024), Losses(), "")]
+    for value in values:
+        payload = value.get("payload", value) if isinstance(value, Mapping) else None
+        if isinstance(payload, Mapping) and "id" in payload and ("cwd" in payload or "instructions" in payload):
+            spawn = _spawn(payload)
+            return _Head(
+                path, str(payload["id"]), spawn.get("parent_thread_id"), str(spawn.get("agent_nickname") or "")
+            )
+    return _Head(path, path.stem, None, "")
+
+
+def _spawn(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    source = meta.get("source")
+    subagent = source.get("subagent") if isinstance(source, Mapping) else None
+    spawn = subagent.get("thread_spawn") if isinstance(subagent, Mapping) else None
+    return spawn if isinstance(spawn, Mapping) else {}
+
+
+def is_old_head(record: Mapping[str, Any]) -> bool:
+    """Whether a line begins a rollout of before September 2025: bare items behind a line of facts."""
+    return "type" not in record and {"id", "timestamp", "instructions"} <= set(record)
+
+
+def old_sessions(path: Path) -> list[Found]:
+    """The session of a rollout of the first form: one JSON document with `session` and `items`."""
+
+    def tell(story: Story) -> None:
+        teller = Teller(story, str(path), {})
+        for element in elements(path, story.losses):
+            place = element.place(path.name)
+            if isinstance(element.value, Mapping):
+                story.counts.records += element.key == "items"
+                teller.record(element.value, place)
+            else:
+                story.losses.add(place, "no record")
+        teller.end(lambda child: _found(child, []))
+
+    return [Found(path.stem, FORMAT, str(path), tell)]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What the model gave in one response, and the results that came for it."""
+
+    time: float | None
+    place: str
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    results: list[tuple[float | None, str, Any, bool, str, Any]] = field(default_factory=list)
+    tokens: Mapping[str, Any] = field(default_factory=dict)
+    closed: bool = False
+
+
+class Teller:
+    """Tells a rollout, record by record."""
+
+    def __init__(self, story: Story, origin: str, children: Mapping[str, _Head]) -> None:
+        self.story, self.origin = story, origin
+        self._children = dict(children)
+        self._started: dict[str, None] = {}
+        self._begun = False
+        self._model: str | None = None
+        self._answer: _Answer | None = None
+        self._answers = 0
+        self._heard: dict[str, Counter[int]] = {"item": Counter(), "event": Counter()}
+
+    def record(self, value: Mapping[str, Any], place: str) -> None:
+        """One line, of whichever form."""
+        time = seconds(value.get("timestamp"))
+        type, payload = value.get("type"), value.get("payload")
+        if not isinstance(payload, Mapping):
+            type, payload = self._bare(value)
+        if not self._begun:
+            self._begin(time, type, payload)
+        match type:
+            case "session_meta":
+                self.story.foreign(time, place, value)
+            case "turn_context":
+                self._model = str(payload.get("model") or "") or self._model
+            case "response_item":
+                self._item(payload, time, place)
+            case "event_msg":
+                self._event(payload, time, place)
+            case "compacted":
+                self._compacted(payload, time, place)
+            case _:
+                self.story.foreign(time, place, value)
+
+    def _bare(self, value: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+        """A line of the older forms is the payload itself."""
+        if is_old_head(value) or ("id" in value and "type" not in value):
+            return "session_meta", value
+        return ("response_item" if value.get("type") else None), value
+
+    def _begin(self, time: float | None, type: str | None, payload: Mapping[str, Any]) -> None:
+        self._begun = True
+        meta = payload if type == "session_meta" else {}
+        key = str(meta.get("id") or Path(self.origin).stem)
+        self.story.begin(
+            time or seconds(meta.get("timestamp")) or 0.0, _title(self.origin) or key, self.origin, foreign_id=key,
+            folder=meta.get("cwd"), version=meta.get("cli_version"),
+        )  # fmt: skip
+
+    # Items
+
+    def _item(self, item: Mapping[str, Any], time: float | None, place: str) -> None:
+        type = item.get("type")
+        if type == "message":
+            self._message(item, time, place)
+        elif type == "reasoning":
+            self._current(time, place).blocks.append(_thinking(item))
+        elif type in _CALLS:
+            self.story_call(item, time, place)
+        elif type in _OUTPUTS:
+            self._output(item, time, place)
+        else:
+            self.story.foreign(time, place, item)
+
+    def _message(self, item: Mapping[str, Any], time: float | None, place: str) -> None:
+        content = item.get("content")
+        blocks = [b for b in content if isinstance(b, Mapping)] if isinstance(content, list) else []
+        text = content if isinstance(content, str) else "\n".join(str(b.get("text") or "") for b in blocks)
+        if item.get("role") == "assistant":
+            self._current(time, place).blocks.append({"type": "text", "text": text})
+            return
+        if item.get("role") != "user" or text.lstrip().startswith(_PUT_IN):
+            self.story.foreign(time, place, item)
+            return
+        self._said(time, text, "item", "event")
+        for block in blocks:
+            if block.get("type") not in ("input_text", "text", "output_text"):
+                self.story.foreign(time, place, block)
+
+    def _said(self, time: float | None, text: str, way: str, other: str) -> None:
+        """The operator's words, which stand in the file as item and as event: the first of both counts."""
+        if self._heard[other][hash(text)]:
+            self._heard[other][hash(text)] -= 1
+            return
+        self._heard[way][hash(text)] += 1
+        self._close()
+        if text:
+            self.story.counts.messages += 1
+            self.story.settle(time)
+            self.story.said(time, text)
+
+    def story_call(self, item: Mapping[str, Any], time: float | None, place: str) -> None:
+        """A call that the model made."""
+        given = item.get("arguments", item.get("input", item.get("action")))
+        if isinstance(given, str):
+            given = _as_object(given, "input" if "input" in item else "arguments")
+        id = str(item.get("call_id") or item.get("id") or f"{place} call")
+        name = str(item.get("name") or str(item.get("type")).removesuffix("_call"))
+        block = {"type": "tool_use", "id": id, "name": name, "input": given or {}}
+        self._current(time, place).blocks.append(block)
+
+    def _output(self, item: Mapping[str, Any], time: float | None, place: str) -> None:
+        output = item.get("output", item.get("tools", ""))
+        failed = False
+        if isinstance(output, Mapping):
+            failed = output.get("success") is False
+            output = output.get("content", output)
+        content = _as_content(output)
+        id = str(item.get("call_id") or item.get("id"))
+        self.story.counts.messages += 1
+        if self._answer is not None and any(b.get("id") == id for b in self._answer.blocks):
+            self._answer.results.append((time, id, content, failed, place, item))
+            self._answer.closed = True
+        else:
+            self._close()
+            self._result(time, id, content, failed, place, item)
+
+    def _result(self, time: float | None, id: str, content: Any, failed: bool, place: str, item: Any) -> None:
+        self.story.result(time, id, content, place=place, is_error=failed, raw=item)
+        for key in [key for key in self._children if key in str(content) and key not in self._started]:
+            self._start(time, key)
+
+    def _current(self, time: float | None, place: str) -> _Answer:
+        if self._answer is None or self._answer.closed:
+            self._close()
+            self._answer = _Answer(time, place)
+        return self._answer
+
+    def _close(self) -> None:
+        """Tell the answer that is being collected, and what came for it."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        self._answers += 1
+        self.story.counts.messages += 1
+        self.story.settle(answer.time)
+        self.story.answered(
+            answer.time, f"response {self._answers}", answer.blocks, place=answer.place, model=self._model,
+            stop_reason=None, usage=_usage(answer.tokens),
+        )  # fmt: skip
+        for result in answer.results:
+            self._result(*result)
+
+    # Events
+
+    def _event(self, event: Mapping[str, Any], time: float | None, place: str) -> None:
+        match event.get("type"):
+            case "user_message":
+                text = str(event.get("message") or "")
+                if not text.lstrip().startswith(_PUT_IN):
+                    self._said(time, text, "event", "item")
+            case "token_count":
+                info = event.get("info")
+                tokens = info.get("last_token_usage") if isinstance(info, Mapping) else None
+                if isinstance(tokens, Mapping) and self._answer is not None and not self._answer.tokens:
+                    self._answer.tokens, self._answer.closed = tokens, True
+            case "turn_aborted":
+                self._close()
+                reason = str(event.get("reason") or "aborted")
+                self.story.add(time, talk.model_failed("", "interrupted", f"turn aborted: {reason}", attempt=1))
+            case "error" | "stream_error":
+                self._close()
+                text = str(event.get("message") or "no text")
+                self.story.add(time, talk.model_failed("", failure_of(text), text, attempt=1))
+            case "thread_rolled_back":
+                self._close()
+                self.story.losses.add(place, f"{event.get('num_turns')} turns were taken back; they are still shown")
+                self.story.foreign(time, place, event)
+            case type if type not in _AS_ITEMS:
+                self.story.foreign(time, place, event)
+
+    def _compacted(self, payload: Mapping[str, Any], time: float | None, place: str) -> None:
+        self._close()
+        kept = [i for i in payload.get("replacement_history") or () if isinstance(i, Mapping)]
+        summary = str(payload.get("message") or "")
+        if not summary:
+            summary = "\n\n".join(text for item in kept if (text := _plain(item)) and not text.startswith(_PUT_IN))
+            if any("encrypted_content" in item for item in kept):
+                self.story.losses.add(
+                    place, "the summary of a compaction is encrypted: only the words it kept are told"
+                )
+        self.story.add(time, talk.conversation_compacted(summary, self.story.seq))
+
+    # Subagents, the end
+
+    def _start(self, time: float | None, key: str) -> None:
+        self._started[key] = None
+        self.story.child_started(time, key, title=self._children[key].title or key, prompt="")
+
+    def end(self, found: Callable[[_Head], Found]) -> None:
+        """The answer that was not told yet, the subagents, and the end."""
+        if not self._begun:
+            self._begin(None, None, {})
+        self._close()
+        for key, head in self._children.items():
+            if key not in self._started:
+                self._start(None, key)
+            self.story.child(found(head))
+        self.story.end()
+
+
+def _title(origin: str) -> str:
+    """The first words of the operator, looked for within the first megabytes."""
+    if not origin.endswith("l"):
+        return ""
+    with open(origin, "rb") as file:
+        for raw in file.readlines(4 * 1024 * 1024):
+            for value in decode(raw, Losses(), ""):
+                text = _asked(value)
+                if text:
+                    return first_line(text)
+    return ""
+
+
+def _asked(value: Any) -> str:
+    payload = value.get("payload", value) if isinstance(value, Mapping) else None
+    if not isinstance(payload, Mapping):
+        return ""
+    text = ""
+    if payload.get("type") == "user_message":
+        text = str(payload.get("message") or "")
+    elif payload.get("type") == "message" and payload.get("role") == "user":
+        text = _plain(payload)
+    return "" if text.lstrip().startswith(_PUT_IN) else text
+
+
+def _plain(item: Mapping[str, Any]) -> str:
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    blocks: Iterable[Any] = content if isinstance(content, list) else ()
+    return "\n".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
+
+
+def _thinking(item: Mapping[str, Any]) -> dict[str, Any]:
+    texts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+    text = "\n\n".join(str(t.get("text") or "") for t in texts if isinstance(t, Mapping))
+    if not text and item.get("encrypted_content"):
+        return {"type": "redacted_thinking", "data": item["encrypted_content"]}
+    return {"type": "thinking", "thinking": text}
+
+
+def _as_object(text: str, name: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {name: text}
+    return value if isinstance(value, dict) else {name: value}
+
+
+def _as_content(output: Any) -> Any:
+    if not isinstance(output, list):
+        return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    return [
+        {"type": "text", "text": str(block.get("text") or "")}
+        if isinstance(block, Mapping) and block.get("type") in ("input_text", "output_text", "text")
+        else block
+        for block in output
+    ]
+
+
+def _usage(tokens: Mapping[str, Any]) -> dict[str, int]:
+    """Here the cached tokens are among the input; with us they are apart."""
+    cached = int(tokens.get("cached_input_tokens") or 0)
+    fresh = max(0, int(tokens.get("input_tokens") or 0) - cached)
+    return {"input": fresh, "output": int(tokens.get("output_tokens") or 0), "cache_read": cached, "cache_write": 0}
