@@ -189,6 +189,7 @@ class _Run:
                 notes.append("still running as pid " + ", ".join(str(p.pid) for p in self.left))
         if result["held_by"]:
             notes.append("output still held by pid " + ", ".join(map(str, result["held_by"])))
+            notes.append("what should stay wants all three redirected: `</dev/null >FILE 2>&1 &`, or is a job")
         if result["rc"] != 0 and _ASKS.search(bodies[2] + bodies[3]):
             notes.append("needs a password")
         return notes
