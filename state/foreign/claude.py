@@ -94,9 +94,10 @@ class _Teller:
             began = next((t for n in numbers if (t := seconds(self._value(n).get("timestamp"))) is not None), began)
         self.story.begin(began or 0.0, self._title(), self.origin, agent=self.agent, **self._facts())
         for number in numbers:
-            self._record(number)
-        for number in index.left if not self.within else ():
-            self._left(number)
+            if number in index.left:
+                self._left(number)
+            else:
+                self._record(number)
         self._end_of_compaction()
         self._tell_agents()
         self.story.end()

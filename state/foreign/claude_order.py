@@ -38,7 +38,7 @@ class Agent:
 
 
 class Index:
-    """What the first pass found. `order` are the records to tell, `left` those on a branch that was left."""
+    """What the first pass found. `order` are the records to tell, `left` those of them on branches that were left."""
 
     def __init__(self, lines: Lines, losses: Losses, *, agent_file: bool = False) -> None:
         self.lines = lines
@@ -273,7 +273,7 @@ class Index:
 
     # The line
 
-    def _line(self) -> tuple[list[int], list[int]]:
+    def _line(self) -> tuple[list[int], set[int]]:
         path = self._path()
         active = bytearray(len(self.kind))
         for number in path:
@@ -288,9 +288,9 @@ class Index:
                 active[result] = 1
         left = self._left(path, active)
         moved = self._moved()
-        told = [n for n in range(len(self.kind)) if self._side[n] == 0 and n not in left]
+        told = [n for n in range(len(self.kind)) if self._side[n] == 0]
         told.sort(key=lambda n: moved.get(n, (n, 0)))
-        return told, sorted(left)
+        return told, left
 
     def _path(self) -> list[int]:
         """From the last record to the first. A circle is broken where it closes."""

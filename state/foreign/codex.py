@@ -26,6 +26,7 @@ _PUT_IN = (
     "<environment_context>", "<user_instructions>", "<permissions instructions>", "# AGENTS.md instructions",
     "<INSTRUCTIONS>", "<turn_aborted>", "<skill>", "<collaboration_mode>", "<subagent_notification>",
     "<user_shell_command>",
+    "<user_shell_command>",
 )  # fmt: skip
 _AS_ITEMS = frozenset(
     [

@@ -69,6 +69,7 @@ class Story:
     counts: Counts = field(default_factory=Counts)
     seq: int = 0
     time: float = 0.0
+    latest: float = 0.0
     child: Callable[[Found], None] = lambda found: None
     _open: dict[str, _Call] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
@@ -76,6 +77,7 @@ class Story:
     def add(self, time: float | None, change: Change) -> int:
         """One more entry. Returns its number. Without a time it gets that of the one before."""
         self.time = self.time if time is None else time
+        self.latest = max(self.latest, self.time)
         self.seq += 1
         self.write(Entry(self.seq, self.time, change))
         return self.seq
@@ -177,7 +179,7 @@ class Story:
     def end(self, time: float | None = None) -> None:
         """Nothing more comes: an imported session has ended, whatever state it was recorded in."""
         self.settle(time)
-        self.add(time, session_status("completed", f"imported from {self.format}"))
+        self.add(self.latest, session_status("completed", f"imported from {self.format}"))
 
 
 def as_blocks(content: Any) -> str | list[Mapping[str, Any]]:
