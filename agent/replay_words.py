@@ -23,8 +23,14 @@ GROUPS: dict[str, str] = {
 """What a message belongs to, by the first part of its kind."""
 
 
+DETAILS = {"model.asked", "notice.delivered", "todo.linked", "conversation.cleared"}
+"""Kinds that say how something was done: shown when asked for."""
+
+
 def group(kind: str) -> str:
-    """`talk`, `todos`, `jobs`, `reports`, `session` or `other`: what the filter of a screen or a page goes by."""
+    """`talk`, `todos`, `jobs`, `reports`, `session`, `details` or `other`: what a screen's or page's filter goes by."""
+    if kind in DETAILS:
+        return "details"
     return "reports" if kind == "job.reported" else GROUPS.get(kind.partition(".")[0], "other")
 
 

@@ -1,0 +1,77 @@
+"""Puts a page together: the data squeezed, the style and the script within, and a policy that allows nothing else.
+
+The data is deflated and written as base64: it cannot end a script element, whatever a host wrote, and a day's session
+fits into two megabytes. Browsers inflate it themselves (`DecompressionStream`). When it would still be too large, texts
+are folded more and more.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import zlib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from agent.page.model import MAX_TEXT, Logs, model
+from agent.replay import Recording
+
+LIMIT = 1_900_000
+"""Bytes of a page that may be data, style and script together."""
+SCRIPTS = ("tools", "data", "summary", "lanes", "graph", "log", "plots", "detail", "main")
+
+
+def page(recording: Recording, *, logs: Logs | None = None, limit: int = LIMIT) -> str:
+    """The page of a recording, of at most `limit` bytes if folding can bring it there."""
+    most = MAX_TEXT
+    while True:
+        made = assemble(model(recording, most=most, logs=logs), recording.facts.title or recording.facts.id)
+        if len(made) <= limit or most < 100:
+            return made
+        most //= 3
+
+
+def squeeze(data: Any) -> bytes:
+    """JSON, deflated without a header as `DecompressionStream("deflate-raw")` takes it."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    squeezer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return squeezer.compress(text) + squeezer.flush()
+
+
+def assemble(data: Any, title: str, *, live: bool = False) -> str:
+    """The page with this data. A `live` one asks the server that sent it for more and has its policy from there."""
+    script = _script()
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy_of("none"))}">'
+    parts = {
+        "policy": "" if live else policy,
+        "title": html.escape(f"{title} · Turnout"),
+        "style": _text("page.css"),
+        "data": base64.b64encode(squeeze(data)).decode("ascii"),
+        "script": script,
+    }
+    return re.sub(r"\{\{ (\w+) \}\}", lambda match: parts[match[1]], _text("page.html"))
+
+
+def policy_of(connect: str) -> str:
+    """The Content-Security-Policy: this script and style, no picture, no frame, no connection but `connect`."""
+    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode("ascii")
+    allowed = "'none'" if connect == "none" else f"'{connect}'"
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; connect-src {allowed}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("agent.page") / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    parts = [_text(f"js/{name}.js") for name in SCRIPTS]
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "\n})();\n"
