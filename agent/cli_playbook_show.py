@@ -17,6 +17,7 @@ from agent.load import creation
 from agent.painter import to_ascii
 from agent.picture import draw
 from agent.playbook_errors import together
+from agent.playbook_estimate import estimate
 from agent.playbook_params import type_of
 from agent.playbook_schema import Param, Playbook, Step, parse
 from agent.playbook_yaml import read
@@ -91,9 +92,8 @@ def dry_run(name: str, sets: Mapping[str, str], *, host: str | None, json: bool)
         board.apply(change.kind, change.payload, 0.0)
     todos = [_would(board, todo, plan) for todo in board.todos.values()]
     if json:
-        say_json(
-            {"playbook": plan.name, "title": plan.title, "source": plan.source, "params": plan.params, "todos": todos}
-        )
+        told = {"playbook": plan.name, "title": plan.title, "source": plan.source, "params": plan.params}
+        say_json({**told, "todos": todos, "estimate": estimate(plan)})
         return 0
     console = screen()
     console.print(Text.assemble((plan.title, "bold"), f"  {plan.name}"), soft_wrap=True)
@@ -104,6 +104,9 @@ def dry_run(name: str, sets: Mapping[str, str], *, host: str | None, json: bool)
     _print(board, console)
     for told in todos:
         _print_would(told, console)
+    if estimated := estimate(plan):
+        console.print("\nestimate", style="bold")
+        console.print(Text(estimated), soft_wrap=True)
     console.print("\nnothing was run: leave `--dry-run` out to run it")
     return 0
 

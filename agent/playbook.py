@@ -86,6 +86,7 @@ def _compile(
         package=(playbook.package or playbook.name.replace("-", "_")) if payload else None,
         hosts={name: spec.model_dump() for name, spec in playbook.hosts.items()},
         report=playbook.report,
+        estimate=playbook.estimate,
     )
     return plan, []
 

@@ -238,6 +238,7 @@ class Playbook(_Model):
     payload: Text | None = None
     package: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     report: Text | None = None
+    estimate: Text | None = None
 
     @field_validator("params", mode="before")
     @classmethod

@@ -80,3 +80,4 @@ class Plan:
     package: str | None = None
     hosts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     report: str | None = None
+    estimate: str | None = None

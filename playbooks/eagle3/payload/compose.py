@@ -7,7 +7,7 @@ takes them in beside the other prompts.
 
     composed.jsonl   one prompt a line: id, split `train`, prompt
 
-    python -m eagle3.compose --preset h200-smollm2 --set generate.endpoint=http://127.0.0.1:30000
+    python -m eagle3.compose --preset h200-smollm2 --endpoint http://127.0.0.1:30000
 """
 
 from __future__ import annotations
@@ -118,4 +118,4 @@ def _key(config: Config, checkpoint: Any) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_step("compose", compose))
+    raise SystemExit(run_step("compose", compose, shorthands={"--endpoint": "generate.endpoint[]"}))

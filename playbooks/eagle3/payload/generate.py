@@ -8,7 +8,7 @@ Answers for evaluation are greedy, since greedy decoding is what `evaluate` pred
 of the target is asked, else transformers in this process.
 
     python -m eagle3.generate --preset smoke
-    python -m eagle3.generate --preset h200-smollm2 --set generate.endpoint=http://127.0.0.1:30000
+    python -m eagle3.generate --preset h200-smollm2 --endpoint http://127.0.0.1:30000
 """
 
 from __future__ import annotations
@@ -185,4 +185,4 @@ class Meter:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_step("generate", generate))
+    raise SystemExit(run_step("generate", generate, shorthands={"--endpoint": "generate.endpoint[]"}))
