@@ -55,6 +55,22 @@ def top(
 
 
 @app.command()
+def chat(
+    session: SomeSession = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the screen.")] = False,
+    yes: Yes = False,
+    db: Db = None,
+) -> int:
+    """Talk to a session, a new one by default.
+
+    On a screen, or in plain lines for pipes and scripts. Leaving leaves jobs running.
+    """
+    from agent import cli_chat
+
+    return cli_chat.chat(db, session, plain=plain, yes=yes)
+
+
+@app.command()
 def run(
     playbook: Annotated[str, typer.Argument(metavar="PLAYBOOK", help="A playbook's name, or the path of its file.")],
     host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Sets the parameter `host`.")] = None,

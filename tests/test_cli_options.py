@@ -14,6 +14,7 @@ from tests.cli_helpers import ROOT
 
 EXPECTED = {
     "turnout": "--db --help --verbose --version -v",
+    "turnout chat": "--db --help --plain --yes -y [SESSION]",
     "turnout run": "--db --dry-run --help --host --json --no-watch --set --watch --yes -y PLAYBOOK",
     "turnout resume": "--db --help --json --no-watch --retry --watch --yes -y [SESSION]",
     "turnout watch": "--db --help [SESSION]",

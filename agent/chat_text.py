@@ -1,0 +1,94 @@
+"""Entries, events and tool calls in words: the lines that both faces show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from agent.board import Board, BoardTodo
+from agent.pace import clock
+from agent.painter import SYMBOLS, plain
+from state.specs import TERMINAL
+
+MAX_INPUT = 160
+_TELLING = (
+    "command",
+    "run",
+    "prompt",
+    "question",
+    "path",
+    "pattern",
+    "query",
+    "name",
+    "playbook",
+    "todo",
+    "id",
+    "title",
+    "url",
+)
+
+
+def event_line(board: Board, p: Mapping[str, Any], now: float) -> Text | None:
+    """What a change of a todo's status says to a person; `None` for what the graph shows well enough."""
+    todo = board.todos.get(p["id"])
+    if todo is None or p["now"] == "skipped" or p["id"].startswith("call:"):
+        return None
+    mark, style = SYMBOLS[p["now"]]
+    text = Text.assemble((f"{mark} ", style), (todo.id, "bold" if p["now"] == "failed" else ""))
+    return text.append(f" {todo_words(todo, p['was'], now)}", "dim" if p["now"] != "failed" else "")
+
+
+def todo_words(todo: BoardTodo, was: str, now: float) -> str:
+    """`started on gpu1 (try 2)`, `failed after 0:12: exited with 1`."""
+    reason = f": {plain(todo.reason)}" if todo.reason else ""
+    if todo.status == "in_progress":
+        where = f" on {todo.host}" if todo.host else ""
+        again = f" (try {todo.attempts})" if todo.attempts > 1 else ""
+        title = f"  {plain(todo.title)}" if todo.title and todo.title != todo.id else ""
+        return f"started{where}{again}{title}"
+    if todo.status == "pending":
+        return f"to be tried again{reason}"
+    took = f" after {clock(todo.seconds(now))}" if was == "in_progress" and todo.started else ""
+    return f"{todo.status}{took}{reason}{result_words(todo) if todo.status in TERMINAL else ''}"
+
+
+def result_words(todo: BoardTodo) -> str:
+    """The figures of a result, where they are few: `  accept_length 2.1, multiplier 1.45`."""
+    found = {k: v for k, v in (todo.result or {}).items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+    if not found or len(found) > 4 or todo.kind not in ("job", "tool"):
+        return ""
+    return "  " + ", ".join(f"{plain(k)} {v:g}" for k, v in found.items())
+
+
+def tool_words(name: str, input: Mapping[str, Any]) -> str:
+    """A tool call in one line: its name and the part of its input that says most."""
+    for key in _TELLING:
+        if isinstance(input.get(key), str) and input[key].strip():
+            host = f" on {input['host']}" if isinstance(input.get("host"), str) else ""
+            return f"{name}{host}  {shorten(plain(input[key]), MAX_INPUT)}"
+    if not input:
+        return name
+    return f"{name}  {shorten(plain(json.dumps(input, ensure_ascii=False, default=str)), MAX_INPUT)}"
+
+
+def shorten(text: str, length: int) -> str:
+    """`text` in at most so many characters."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"
+
+
+def count(number: float) -> str:
+    """Tokens: `950`, `12.3k`, `1.2M`."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def money(cost: float | None) -> str:
+    """A cost as it is spoken of: `$0.042`, `$3.10`; nothing when there is no price."""
+    if cost is None:
+        return ""
+    return f"${cost:.3f}" if cost < 1 else f"${cost:.2f}"

@@ -1,0 +1,195 @@
+"""The session behind the chat screen: opens it, feeds the panes, and passes on what the operator does.
+
+It is the face of an `agent.chat.Chat`. Changes only mark what must be drawn anew; drawing happens at most twenty times
+a second for the conversation and five times for the graph and the jobs, however much arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from rich.text import Text
+from textual.widgets import Static
+
+from agent import screen_draw as draw
+from agent.chat import Chat, Question
+from agent.chat_commands import COMMANDS
+from agent.chat_entries import Entry
+from agent.chat_session import drive, farewell, look_on, open_chat, opened_database, take
+from agent.screen_app import STRIP, WIDE, ChatApp
+from agent.screen_log import JobLog
+from agent.screen_prompt import Prompt
+from agent.screen_question import QuestionPanel
+from agent.screen_views import EntriesPane
+
+TALK_S = 0.05
+BOARD_S = 0.2
+CLOCK_S = 1.0
+
+
+class ScreenSession:
+    """Made once the screen stands."""
+
+    def __init__(self, app: ChatApp) -> None:
+        self.app = app
+        self.chat: Chat = None  # type: ignore[assignment]
+        self.ready = False
+        self._entries: dict[int, Entry] = {}
+        self._dirty = True
+        self._drawn = 0.0
+        self._log = JobLog(app)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def live(self, ready: Callable[[], None]) -> None:
+        """Open the session, and drive it or look on until the screen is left."""
+        from agent.config import load_config
+
+        app = self.app
+        async with opened_database(app.url, app.db) as db:
+            config = await anyio.to_thread.run_sync(load_config)
+            session, busy = await anyio.to_thread.run_sync(lambda: take(db, app.wanted, yes=app.yes))
+            self.chat = await open_chat(db, session, attended=not busy)
+            self.chat.faces.append(self)
+            self._open(busy)
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._when_ready, ready, busy)
+                    if busy:
+                        await look_on(self.chat)
+                    else:
+                        await drive(self.chat, config)
+                    self.dirty()
+                    await anyio.sleep_forever()
+            finally:
+                app.farewell = farewell(self.chat)
+
+    def _open(self, busy: str) -> None:
+        pane = self.app.query_one(EntriesPane)
+        pane.draw = draw.entry
+        pane.changed(self.chat.conversation.entries)
+        self.app.query_one(Prompt).complete = self._complete
+        for question in self.chat.questions.values():
+            self.app.ask(question)
+        if busy:
+            self.chat.note(Text(f"{busy}; here it is only looked at, `/quit` leaves.", "yellow"))
+        elif not self.chat.conversation.entries:
+            self.chat.note(*draw.welcome())
+        self.app.set_interval(TALK_S, self._flush)
+
+    async def _when_ready(self, ready: Callable[[], None], busy: str) -> None:
+        if not busy:
+            await self.chat.ready.wait()
+        self.ready = True
+        ready()
+
+    # The operator
+
+    def enter(self, text: str) -> None:
+        self._later(self.chat.enter(text))
+
+    def answer(self, message: QuestionPanel.Answered) -> None:
+        self._later(self._answer(message))
+
+    async def _answer(self, message: QuestionPanel.Answered) -> None:
+        from state.errors import TurnoutError
+
+        try:
+            await self.chat.answer(message.todo, message.answer, message.reason, always=message.always)
+        except TurnoutError as error:
+            self.chat.error(error)
+
+    def interrupt(self) -> None:
+        if self.chat is not None and self.chat.interrupt():
+            self.app.remark("the model's turn was stopped; everything else goes on")
+
+    def pick(self, step: int) -> None:
+        self._log.pick(step)
+        self.dirty()
+
+    def commands(self) -> list[tuple[str, str]]:
+        return [(f"/{c.name} {c.takes}", c.help) for c in COMMANDS.values()]
+
+    def _complete(self, begin: str) -> list[str]:
+        return [f"/{name}" for name in COMMANDS if f"/{name}".startswith(begin)]
+
+    def _later(self, work: Any) -> None:
+        """Do it beside the screen; the tasks are ours so that they are not lost."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # A face
+
+    def entry_changed(self, entry: Entry) -> None:
+        self._entries[id(entry)] = entry
+
+    def board_changed(self) -> None:
+        self._dirty = True
+
+    def status_changed(self) -> None:
+        self._dirty = True
+
+    def question_asked(self, question: Question) -> None:
+        self.app.ask(question)
+
+    def question_gone(self, question: Question) -> None:
+        self.app.query_one(QuestionPanel).withdraw(question.todo)
+
+    def leave(self, code: int, *, then: str | None = None) -> None:
+        self.app.exit((code, then))
+
+    def show(self, view: str) -> bool:
+        """Show one of the views instead of telling it in words."""
+        if view == "help":
+            self.app.action_help()
+        elif self.app.view != view:
+            self.app.action_view(view)
+        return True
+
+    # Drawing
+
+    def dirty(self) -> None:
+        """Draw graph, jobs, head and foot anew, at the next chance."""
+        self._dirty, self._drawn = True, 0.0
+
+    def _flush(self) -> None:
+        if self._entries:
+            entries, self._entries = list(self._entries.values()), {}
+            self.app.query_one(EntriesPane).changed(entries)
+        now = time.monotonic()
+        moving = self.chat.board.status == "running"
+        if (self._dirty and now - self._drawn >= BOARD_S) or (moving and now - self._drawn >= CLOCK_S):
+            self._drawn, self._dirty = now, False
+            self._draw_board()
+
+    def _draw_board(self) -> None:
+        app, board, now = self.app, self.chat.board, time.time()
+        width = app.size.width - 2
+        app.query_one("#head", Static).update(draw.head(board, width, now))
+        hint = app.query_one(Prompt).text
+        app.query_one("#foot", Static).update(draw.foot(self.chat, app.view, width, now, hint))
+        wide = app.size.width >= WIDE
+        if wide or app.view == "todos":
+            pane = app.pane("graph")
+            height = None if app.view == "todos" else pane.room.height
+            pane.show(draw.graph(board, pane.room.width, height, now))
+            app.query_one("#graph-title", Static).update(draw.graph_title(board))
+        if not wide and app.view == "talk":
+            strip = app.pane("strip")
+            strip.show(draw.graph(board, strip.room.width or width, STRIP - 1, now, strip=True))
+            strip.display = bool(board.todos) and app.size.height >= 16
+        if wide or app.view == "jobs":
+            self._draw_jobs(now)
+
+    def _draw_jobs(self, now: float) -> None:
+        app, pane = self.app, self.app.pane("jobs")
+        listed = draw.jobs_in_order(self.chat.board)
+        chosen = self._log.choose(listed, self.chat)
+        lines = draw.jobs(self.chat.board, listed, pane.room.width or 40, now)
+        pane.show(lines, chosen)
+        app.query_one("#jobs-title", Static).update(draw.jobs_title(listed))
+        app.query_one("#log-title", Static).update(self._log.title())
