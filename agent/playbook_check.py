@@ -42,9 +42,10 @@ def check_templates(playbook: Playbook, document: Document) -> list[PlaybookErro
                 return problems
             here = BUILTINS.keys() | item if when == "run" else frozenset() if loc[2] == "for_each" else item
             problems += _names(document, loc, text, known | here, item, steps, playbook.params)
-    if playbook.report:
-        allowed = known | BUILTINS.keys()
-        problems += _names(document, ("report",), playbook.report, allowed, frozenset(), steps, playbook.params)
+    for key, text in (("report", playbook.report), ("estimate", playbook.estimate)):
+        if text:
+            allowed = known | BUILTINS.keys()
+            problems += _names(document, (key,), text, allowed, frozenset(), steps, playbook.params)
     return problems
 
 
@@ -135,7 +136,7 @@ def _unreadable(document: Document, loc: Loc, graph: PlanGraph, name: str, reade
         hint = f"add `{name}` to the `after` of `{reader}`, or of a step that it waits for"
         return document.error(loc, message, hint=hint)
     steps = [step for step in graph.names if "@" not in step]
-    hint = f"steps: {listed(steps)}; an id with `-` or `.` is read as `todos[\"{steps[0]}\"]`"
+    hint = f'steps: {listed(steps)}; an id with `-` or `.` is read as `todos["{steps[0]}"]`'
     return document.error(loc, f"`todos.{name}` names no step{did_you_mean(name, steps)}", hint=hint)
 
 
