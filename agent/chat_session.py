@@ -19,7 +19,7 @@ from rich.text import Text
 from sqlalchemy import Connection, select, text
 
 from agent.board import Board
-from agent.chat import Chat
+from agent.chat import UNTITLED, Chat
 from agent.chat_entries import SHOWN, Conversation
 from agent.chat_text import event_line
 from agent.look import find_session, read_board
@@ -35,7 +35,6 @@ from state.models import Message, Session, table
 HISTORY = 200
 """Messages of the log that a resumed chat begins with."""
 POLL_S = 0.5
-TITLE = "Conversation"
 _KINDS = ", ".join(f"'{kind}'" for kind in (*SHOWN, "todo.status"))
 _NEWEST = text(
     f"SELECT seq, time, kind, payload FROM messages WHERE session = :session AND kind IN ({_KINDS})"
@@ -63,7 +62,7 @@ def take(db: Database, wanted: str | None, *, yes: bool) -> tuple[str, str]:
     from agent.talk import create_chat
 
     if wanted is None:
-        return create_chat(db, title=TITLE, yes=yes), ""
+        return create_chat(db, title=UNTITLED, yes=yes), ""
     session = db.read(lambda conn: find_session(conn, wanted))
     try:
         take_over(db, session)

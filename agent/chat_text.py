@@ -36,6 +36,8 @@ def event_line(board: Board, p: Mapping[str, Any], now: float) -> Text | None:
     todo = board.todos.get(p["id"])
     if todo is None or p["now"] == "skipped" or p["id"].startswith("call:"):
         return None
+    if p["now"] == "in_progress" and todo.kind in ("ask", "gate", "race", "stop"):
+        return None
     mark, style = SYMBOLS[p["now"]]
     text = Text.assemble((f"{mark} ", style), (todo.id, "bold" if p["now"] == "failed" else ""))
     return text.append(f" {todo_words(todo, p['was'], now)}", "dim" if p["now"] != "failed" else "")

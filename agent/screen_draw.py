@@ -105,7 +105,7 @@ def _child(it: Entry, width: int) -> list[RenderableType]:
     return [head, *told]
 
 
-def head(board: Board, width: int, now: float) -> Text:
+def head(board: Board, width: int, now: float, title: str = "") -> Text:
     """`▶ title …  3 running  1 failed  5/12  2:41  abcd2345`."""
     mark, style = SYMBOLS.get(board.status, SYMBOLS["cancelled"])
     right = Text()
@@ -121,7 +121,7 @@ def head(board: Board, width: int, now: float) -> Text:
     right.append(f"{clock(board.seconds(now))}  ", "dim").append(board.session, "dim")
     if board.lost:
         right = Text(f"! no contact with {', '.join(list(board.lost)[:3])}  ", "bold yellow").append_text(right)
-    left = Text.assemble((f"{mark} ", style), (plain(board.title), "bold"))
+    left = Text.assemble((f"{mark} ", style), (plain(title or board.title), "bold"))
     left.truncate(max(8, width - right.cell_len - 2), overflow="ellipsis")
     left.append(" " * max(1, width - left.cell_len - right.cell_len)).append_text(right)
     left.truncate(width, overflow="ellipsis")

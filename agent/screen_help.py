@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
@@ -39,15 +42,19 @@ class Help(ModalScreen[None]):
         with VerticalScroll():
             yield Static(self._text())
 
-    def _text(self) -> Text:
-        text = Text()
-        text.append("Keys\n", "bold")
-        for key, words in KEYS:
-            text.append(f"  {key:<16}", "bold cyan").append(f"{words}\n")
-        text.append("Commands\n", "bold")
-        for takes, words in self._commands:
-            text.append(f"  {takes:<42}", "bold cyan").append(f"{words}\n", "dim")
-        text.append("The graph\n", "bold")
-        return text.append(
-            f"  {SYMBOLS}\n  A line leads from each todo to those after it; dotted: only on failure.", "dim"
-        )
+    def _text(self) -> Group:
+        graph = Text(f"{SYMBOLS}\nA line leads from each todo to those after it; dotted: only on failure.", "dim")
+        return Group(
+            Text("Keys", "bold"), _table(KEYS, 16), Text("\nCommands", "bold"), _table(self._commands, 24),
+            Text("\nThe graph", "bold"), Padding(graph, (0, 0, 0, 2)),
+        )  # fmt: skip
+
+
+def _table(rows: Sequence[tuple[str, str]], first: int) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=2)
+    table.add_column(style="bold cyan", width=first)
+    table.add_column()
+    for left, right in rows:
+        table.add_row("", Text(left), Text(right))
+    return table

@@ -112,5 +112,6 @@ class JobLog:
 
     def _add(self, text: str) -> None:
         if text:
-            self._lines.extend(Text(line) for line in text.rstrip("\n").split("\n")[-KEPT:])
+            lines = text.rstrip("\n").split("\n")[-KEPT:]
+            self._lines.extend(Text(line) for line in lines if not line.startswith("::progress"))
             self._app.pane("log").show(list(self._lines))

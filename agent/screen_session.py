@@ -169,7 +169,7 @@ class ScreenSession:
     def _draw_board(self) -> None:
         app, board, now = self.app, self.chat.board, time.time()
         width = app.size.width - 2
-        app.query_one("#head", Static).update(draw.head(board, width, now))
+        app.query_one("#head", Static).update(draw.head(board, width, now, self.chat.title))
         hint = app.query_one(Prompt).text
         app.query_one("#foot", Static).update(draw.foot(self.chat, app.view, width, now, hint))
         wide = app.size.width >= WIDE
@@ -180,7 +180,8 @@ class ScreenSession:
             app.query_one("#graph-title", Static).update(draw.graph_title(board))
         if not wide and app.view == "talk":
             strip = app.pane("strip")
-            strip.show(draw.graph(board, strip.room.width or width, STRIP - 1, now, strip=True))
+            rows = STRIP - 1 if app.size.height >= 30 or not self.chat.questions else STRIP - 3
+            strip.show(draw.graph(board, strip.room.width or width, rows, now, strip=True))
             strip.display = bool(board.todos) and app.size.height >= 16
         if wide or app.view == "jobs":
             self._draw_jobs(now)

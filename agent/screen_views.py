@@ -59,6 +59,7 @@ class StripsPane(ScrollView, can_focus=True):
         cut = line.copy()
         cut.no_wrap = True
         cut.truncate(max(1, width), overflow="ellipsis")
+        cut.stylize(cut.style)  # a text without spans would be rendered without its own style
         return Strip(list(cut.render(self.app.console, "")))
 
     def render_line(self, y: int) -> Strip:
