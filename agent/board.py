@@ -233,6 +233,12 @@ def _todo_added(board: Board, p: Mapping[str, Any], time: float) -> None:
     board.todos[p["id"]] = BoardTodo(**{name: p[name] for name in names})
 
 
+def _todo_changed(board: Board, p: Mapping[str, Any], time: float) -> None:
+    todo = board.todos[p["id"]]
+    for name in ("title", "priority", "body"):
+        setattr(todo, name, p.get(name, getattr(todo, name)))
+
+
 def _todo_linked(board: Board, p: Mapping[str, Any], time: float) -> None:
     board.todos[p["dst"]].after.append((p["src"], p["on"]))
 
@@ -283,6 +289,7 @@ def _approval_answered(board: Board, p: Mapping[str, Any], time: float) -> None:
 _HANDLERS: dict[str, Callable[[Board, Mapping[str, Any], float], None]] = {
     "session.status": _session_status,
     "todo.added": _todo_added,
+    "todo.changed": _todo_changed,
     "todo.linked": _todo_linked,
     "todo.status": _todo_status,
     "job.submitted": _job_submitted,

@@ -34,7 +34,7 @@ ASKS = ("?", "bold magenta")
 MIN_BAR = 8
 _ASCII = str.maketrans(
     {"○": "o", "▶": ">", "✔": "+", "✘": "x", "⊘": "-", "⊗": "~", "‖": "=", "◌": ".", "━": "=", "╸": "=", "─": "-"}
-    | {"│": "|", "╎": ":", "⋮": ":", "…": ".", "·": "-", "×": "x"}
+    | {"│": "|", "╎": ":", "⋮": ":", "…": ".", "·": "-", "×": "x", "↑": "^", "↓": "v"}
     | dict.fromkeys("╭╮╰╯├┤┬┴┼", "+")
 )
 
@@ -150,6 +150,8 @@ class Painter:
             parts.insert(1, (f"in race {self.races[todo.id]}", "cyan"))
         if todo.attempts > 1:
             parts.insert(0, (f"try {todo.attempts}", "yellow"))
+        if todo.priority != "medium" and todo.status not in TERMINAL:
+            parts.insert(0, ("↑", "bold") if todo.priority == "high" else ("↓", "dim"))
         note = Text()
         for text, colour in parts:
             left = room - note.cell_len - 3 * bool(note)
