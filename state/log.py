@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, update
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 from state.changes import Change, session_created
 from state.errors import NotFound
 from state.models import PROJECTED, SYSTEM, Message, Session, table
-from state.projection import project
+from state.projection import PROJECTING, TOGETHER, project
 
 _messages, _sessions = table(Message), table(Session)
 _RESERVE = (
@@ -83,8 +83,10 @@ def restore(conn: Connection, session: str, rows: Sequence[Mapping[str, Any]]) -
 
     `rows` have the columns of `Message` and go on where the log ends. Raises `StateError` for what the tables refuse.
     """
-    for (kind, time), run in groupby(rows, key=itemgetter("kind", "time")):
-        project(conn, session, kind, [row["payload"] for row in run], time)
+    projecting = [row for row in rows if row["kind"] in PROJECTING]
+    together = groupby(projecting, key=lambda row: (row["kind"], None if row["kind"] in TOGETHER else row["time"]))
+    for (kind, time), run in together:
+        project(conn, session, kind, [row["payload"] for row in run], time or 0.0)
     conn.execute(insert(_messages), list(rows))
     newest = max(row["time"] for row in rows)
     ends = {

@@ -214,25 +214,36 @@ def _notice_delivered(conn: Connection, session: str, p: Payload, time: float) -
         raise StateError(f"a notice of call `{p['call']}` had been delivered before, or was never raised")
 
 
-def _model_used(conn: Connection, session: str, p: Payload, time: float) -> None:
-    usage, cost = p.get("usage"), p.get("cost")
-    if usage is None:
-        return  # a failed call that cost nothing
-    names = ("input", "output", "cache_read", "cache_write")
-    spent = {
-        "calls": 1,
-        **{n: int(usage.get(n) or 0) for n in names},
-        "cost": cost or 0.0,
-        "unpriced": int(cost is None),
-    }
-    where = (_usage.c.session == session) & (_usage.c.model == p["model"])
-    if not conn.execute(update(_usage).where(where).values({n: _usage.c[n] + v for n, v in spent.items()})).rowcount:
-        conn.execute(insert(_usage), {"session": session, "model": p["model"], **spent})
+_SPENT = ("calls", "input", "output", "cache_read", "cache_write", "cost", "unpriced")
+_SPEND = (
+    update(_usage)
+    .where((_usage.c.session == bindparam("of")) & (_usage.c.model == bindparam("by")))
+    .values({name: _usage.c[name] + bindparam(f"more_{name}") for name in _SPENT})
+)
+
+
+def _models_used(conn: Connection, session: str, payloads: Sequence[Payload]) -> None:
+    """Add up what calls used, one after the other: a sum of costs depends on its order, and a rebuild must agree."""
+    paid = [p for p in payloads if p.get("usage") is not None]  # a failed call may have cost nothing
+    for model in dict.fromkeys(p["model"] for p in paid):
+        where = (_usage.c.session == session) & (_usage.c.model == model)
+        if conn.execute(select(_usage.c.calls).where(where)).one_or_none() is None:
+            conn.execute(insert(_usage), {"session": session, "model": model, **dict.fromkeys(_SPENT, 0)})
+    if paid:
+        conn.execute(_SPEND, [{"of": session, "by": p["model"], **_spent(p)} for p in paid])
+
+
+def _spent(p: Payload) -> dict[str, float]:
+    usage, cost = p["usage"], p.get("cost")
+    tokens = {f"more_{n}": int(usage.get(n) or 0) for n in _SPENT[1:5]}
+    return {"more_calls": 1, **tokens, "more_cost": cost or 0.0, "more_unpriced": int(cost is None)}
 
 
 _TOGETHER: dict[str, Callable[[Connection, str, Sequence[Payload]], None]] = {
     "todo.added": _todos_added,
     "todo.linked": _todos_linked,
+    "model.answered": _models_used,
+    "model.failed": _models_used,
 }
 _HANDLERS: dict[str, Callable[[Connection, str, Payload, float], None]] = {
     "session.created": _session_created,
@@ -250,6 +261,8 @@ _HANDLERS: dict[str, Callable[[Connection, str, Payload, float], None]] = {
     "playbook.loaded": _playbook_loaded,
     "notice.raised": _notice_raised,
     "notice.delivered": _notice_delivered,
-    "model.answered": _model_used,
-    "model.failed": _model_used,
 }
+TOGETHER: frozenset[str] = frozenset(_TOGETHER)
+"""Kinds of which many are written at once, whatever their times."""
+PROJECTING: frozenset[str] = TOGETHER | frozenset(_HANDLERS)
+"""Kinds that change a table; the others are in the log alone."""

@@ -63,7 +63,7 @@ class _Teller:
                     continue
                 prompts = list(_before_the_answer(value.get("query") or value.get("messages") or ()))
             elif element.key in ("history", "messages") and (not prompts or prompts[-1] != ("", "")):
-                if value.get("role") not in ("system", "user") or value.get("message_type") == "observation":
+                if value.get("role") not in ("system", "user"):
                     if prompts:
                         break
                     continue
