@@ -124,6 +124,47 @@ def watch(session: SomeSession = None, db: Db = None) -> int:
 
 
 @app.command()
+def replay(
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION|FILE]", help="A session, or a file that holds one.")
+    ] = None,
+    speed: Annotated[str | None, typer.Option("--speed", metavar="10x", help="How fast; `1x` is as it was.")] = None,
+    step: Annotated[bool, typer.Option("--step", help="Message by message.")] = False,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="SEQ|TIME|TODO", help="Begin at a message, a time or a todo.")
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the screen.")] = False,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write it as one HTML page.")] = None,
+    no_logs: Annotated[bool, typer.Option("--no-logs", help="A page without the logs of jobs.")] = False,
+    db: Db = None,
+) -> int:
+    """Watch a session again, or write it as a page.
+
+    By default the newest session. One that still runs is read on; nothing is changed.
+    """
+    from agent import cli_replay
+
+    wish = cli_replay.Wish(speed=speed, step=step, at=at, plain=plain, html=html, logs=not no_logs)
+    with cli_frame.database(db) as opened:
+        return cli_replay.replay(opened, session, wish)
+
+
+@app.command()
+def view(
+    session: SomeSession = None,
+    port: Annotated[int, typer.Option("--port", metavar="PORT", help="By default a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Serve the pages of sessions to this machine's browser."""
+    from agent import cli_view
+
+    with cli_frame.database(db) as opened:
+        return cli_view.view(opened, session, port=port, browser=not no_browser and not json, json_=json)
+
+
+@app.command()
 def sessions(
     everything: Annotated[bool, typer.Option("--all", help="Not only the last 20; subagents' too.")] = False,
     json: Json = False,

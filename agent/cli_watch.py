@@ -1,7 +1,7 @@
 """`turnout watch`: look on while another process drives a session. Reads the database once a second, and nothing else.
 
-The session's log is followed message by message, so what is seen is what the driving process committed. Progress of
-running jobs is not in the log and is not shown.
+The session's log is followed message by message, so what is seen is what the driving process committed. How far jobs
+are is seen as often as it is kept there (`agent/reports.py`).
 """
 
 from __future__ import annotations

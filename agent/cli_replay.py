@@ -1,0 +1,117 @@
+"""`turnout replay`: watch a session's log again, make a page of it, or check it against today's code.
+
+On a terminal it is a screen (`agent/watch_app.py`), else lines: all at once, or with `--speed` in their time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.cli_frame import is_live, note, say
+from agent.pace import clock, size
+from agent.replay import Recording
+from agent.replay_player import Player, speed_of
+from agent.replay_words import words
+from state.db import Database
+from state.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for; see the command's help."""
+
+    speed: str | None = None
+    step: bool = False
+    at: str | None = None
+    plain: bool = False
+    html: str | None = None
+    logs: bool = True
+
+
+def replay(db: Database, wanted: str | None, wish: Wish) -> int:
+    """Show it as wished. Raises `NotFound`, `UsageError`."""
+    recording, stored = read(db, wanted)
+    if wish.html is not None:
+        return write_page(db if stored else None, recording, wish)
+    speed = speed_of(wish.speed) if wish.speed is not None else None
+    if not wish.plain and sys.stdin.isatty() and is_live(None):
+        from agent.watch_app import show
+
+        place = recording.place(wish.at) if wish.at else 0
+        return show(db if stored else None, Player(recording, place=place, speed=speed or 10.0), playing=not wish.step)
+    return tell(recording, wish, speed)
+
+
+def read(db: Database, wanted: str | None) -> tuple[Recording, bool]:
+    """The recording, and whether it is stored here (and not a file that is only shown)."""
+    if wanted is not None and ("/" in wanted or "." in wanted or Path(wanted).exists()):
+        from agent.replay_file import from_file
+
+        path = Path(wanted).expanduser()
+        if not path.exists():
+            raise UsageError(f"there is no file `{wanted}`", hint="give a file, or a session: `turnout sessions`")
+        return from_file(path, note), False
+    from agent.replay_source import from_database
+
+    return from_database(db, wanted), True
+
+
+def write_page(db: Database | None, recording: Recording, wish: Wish) -> int:
+    """Write the page. Says where, how large it is, and what it could not get."""
+    from agent.page import page
+
+    assert wish.html is not None
+    path = Path(wish.html).expanduser()
+    logs = {}
+    if db is not None and wish.logs:
+        from agent.replay_logs import fetch
+
+        logs = fetch(db, recording, note)
+    html = page(recording, logs=logs).encode("utf-8")
+    try:
+        path.write_bytes(html)
+    except OSError as error:
+        raise UsageError(f"the page cannot be written to `{path}`: {error.strerror}") from error
+    say(f"{path}  {len(recording)} messages, {size(len(html))}; it opens from disk and needs no network")
+    return 0
+
+
+def tell(recording: Recording, wish: Wish, speed: float | None, wait: Callable[[float], None] = time.sleep) -> int:
+    """Line by line; with `--at` first the graph as it was there."""
+    player = Player(recording, place=recording.place(wish.at) if wish.at else 0, speed=speed or 1.0)
+    if player.place:
+        _tell_board(recording, player.place)
+    width = len(str(recording.entries[-1].seq)) if recording.entries else 1
+    while (pause := player.wait()) is not None:
+        if wish.step and player.place and not _next():
+            break
+        if speed is not None and not wish.step and pause > 0:
+            sys.stdout.flush()
+            wait(pause)
+        player.place += 1
+        entry = recording.entries[player.place - 1]
+        say(f"{entry.seq:>{width}} [{clock(entry.time - recording.began):>7}] {words(entry)}")
+    return 0
+
+
+def _next() -> bool:
+    """Wait for Enter; `False` at the end of the input."""
+    sys.stdout.flush()
+    return bool(sys.stdin.readline())
+
+
+def _tell_board(recording: Recording, place: int) -> None:
+    from agent.picture import draw
+    from agent.screen import screen
+
+    console = screen()
+    board = recording.board(place)
+    when = recording.time(place)
+    say(f"after message {recording.entries[place - 1].seq}, {clock(when - recording.began)} after the start:")
+    for line in draw(board, width=console.width, height=None, now=when):
+        console.print(line, soft_wrap=True)
+    say()
