@@ -28,6 +28,7 @@ from agent.events import Answered, Edit, Event, Go, JobSeen, Op, Pause, Reset, S
 from agent.hosts import Hosts
 from agent.launcher import CONNECT_PATIENCE_S, Launcher
 from agent.load import load, usable_gpus
+from agent.payload import snapshot_path
 from agent.reports import Reports
 from agent.state import SessionState
 from agent.templates import render_tree
@@ -92,6 +93,8 @@ class Dispatcher:
         self._launcher = Launcher(
             hosts, self._saw, self.post, payload=payload, sent_before=state.jobs, patience_s=connect_patience_s
         )
+        for loaded in state.settings.get("scopes", {}).values():
+            self._bring(loaded.get("payload"))
         self._send, self._receive = anyio.create_memory_object_stream[Event](float("inf"))
         self._listening: set[str] = set()
         self._probed: set[str] = set()
@@ -217,6 +220,12 @@ class Dispatcher:
 
     # Effects
 
+    def _bring(self, payload: Mapping[str, Any] | None) -> None:
+        """The payload of a playbook that joined the session is sent to hosts from now on."""
+        path = snapshot_path(payload)
+        if path is not None:
+            self._launcher.add_payload(path)
+
     def _perform(self, effects: TaskGroup, beside: TaskGroup, changes: Iterable[Change]) -> None:
         """Start the effects that these committed changes call for; launches of one host go together."""
         launches: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
@@ -231,6 +240,8 @@ class Dispatcher:
                 self._start_tool(effects, p["id"])
             elif change.kind == "todo.status" and p["now"] == "cancelled" and p["id"] in self._tools:
                 self._tools[p["id"]].cancel()
+            elif change.kind == "playbook.loaded":
+                self._bring(p.get("payload"))
             elif change.kind == "approval.asked" and p["todo"] in self.state.questions:
                 self.observer.asked(p["todo"], p["question"], p["default"])
         for host in {*launches, *kills} - self._listening:
@@ -263,7 +274,7 @@ class Dispatcher:
         if self.state.run_as(todo) == "think":
             assert self._think is not None, "only a session with a model thinks"
             return await self._think(todo, str(render_tree(body["prompt"], context)), info.attempts)
-        args: Mapping[str, Any] = render_tree(body.get("args", {}), context)
+        args: Mapping[str, Any] = {**render_tree(body.get("args", {}), context), **body.get("plain", {})}
         failpoint("tool.before")
         result = await TOOLS[body["tool"]](ToolCall(self.state.session, todo, args, self.hosts.get))
         failpoint("tool.after")

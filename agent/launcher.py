@@ -43,11 +43,11 @@ class Launcher:
         self.reached: set[str] = set()
         self._saw = saw
         self._post = post
-        self._payload = payload
+        self._payloads: list[Path] = [payload] if payload else []
         self._sent_before = frozenset(sent_before)
         self._patience = patience_s
         self._uploads: dict[str, anyio.Lock] = defaultdict(anyio.Lock)
-        self._uploaded: set[str] = set()
+        self._uploaded: set[tuple[str, Path]] = set()
 
     async def launch(self, name: str, jobs: Mapping[str, Mapping[str, Any]]) -> None:
         """Launch jobs (id to spec) on a host in one round trip.
@@ -97,14 +97,18 @@ class Launcher:
                     self._saw(state)
                 return
 
+    def add_payload(self, payload: Path) -> None:
+        """A playbook has joined the session: copy its payload too, before the next launch."""
+        if payload not in self._payloads:
+            self._payloads.append(payload)
+
     async def _upload(self, name: str) -> None:
-        """Copy the payload to a host, once per run; the host keeps it by the hash of its content."""
-        if self._payload is None:
-            return
-        async with self._uploads[name]:
-            if name not in self._uploaded:
-                await (await self.hosts.get(name)).put_tree(self._payload)
-                self._uploaded.add(name)
+        """Copy the payloads to a host, once per run; the host keeps them by the hash of their content."""
+        for payload in self._payloads:
+            async with self._uploads[name]:
+                if (name, payload) not in self._uploaded:
+                    await (await self.hosts.get(name)).put_tree(payload)
+                    self._uploaded.add((name, payload))
 
     def _was_never_sent(self, host: str, ids: Iterable[str]) -> bool:
         return host not in self.reached and self._sent_before.isdisjoint(ids)

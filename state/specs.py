@@ -10,12 +10,15 @@ Bodies by kind (all JSON):
                "ready": null | {"log": regex} | {"http": url} | {"file": path}, "keep": bool}
               with `ready` the job is a service: the todo completes when it is ready and the job goes on, until a
               `stop` todo or the end of the session ends it (unless `keep`)
-    tool      {"tool": name, "args": {name: template}}
+    tool      {"tool": name, "args": {name: template}, "plain": {name: value that is no template}}
     research  {"prompt": template, "fallback": {"tool", "args"} | {"host", "run", ...} | null}
     gate      {"if": expression}
-    ask       {"question": template, "default": "yes"|"no"}
+    ask       {"question": template, "default": "yes"|"no", "free": bool, "options": [text]}
+              with `free` any answer will do and completes the todo; otherwise only `yes` does
     race      {"losers": "cancel"|"keep"}; its members are its incoming edges
     stop      {"todo": id of a todo whose job is to be stopped}
+
+Any body may have `scope`, the playbook that it came with when that joined a session later, and `by`, who asked for it.
 """
 
 from __future__ import annotations
