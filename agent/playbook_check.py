@@ -114,20 +114,29 @@ def check_graph(
                     return problems
                 if (member.index, name) in reported:
                     continue
-                ended = [todo for todo in graph.names.get(name, ()) if above[member.id] & bit[todo]]
-                if name not in graph.names or len(ended) < len(graph.names[name]):
+                step, at, _ = name.partition("@")
+                wanted = graph.names.get(name if name in graph.names else step, ())
+                if not wanted or not all(above[member.id] & bit[todo] for todo in wanted):
+                    name = step if at and name not in graph.names else name
                     reported.add((member.index, name))
                     problems.append(_unreadable(document, loc, graph, name, member.step.id))
     if playbook.report:
         for name in _results_read(playbook.report, ("report",)):
-            if name not in graph.names:
+            if (name := name.partition("@")[0]) not in graph.names:
                 problems.append(_unreadable(document, ("report",), graph, name, "report"))
     return problems
 
 
 def _results_read(text: str, loc: Loc) -> list[str]:
-    """The names after `todos.`; the word is looked for first, since parsing thousands of templates takes seconds."""
-    return sorted(references(text, expression=loc[-1] == "gate").todos) if "todos" in text else []
+    """The names after `todos.`, with the key that is read of each as `name@key`, which may be a member of a group.
+
+    The word is looked for first, since parsing thousands of templates takes seconds.
+    """
+    if "todos" not in text:
+        return []
+    used = references(text, expression=loc[-1] == "gate")
+    keyed = {f"{todo}@{key}" for todo, key in used.members if todo not in used.wholes}
+    return sorted(keyed | used.wholes)
 
 
 def _unreadable(document: Document, loc: Loc, graph: PlanGraph, name: str, reader: str) -> PlaybookError:

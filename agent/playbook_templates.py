@@ -9,6 +9,7 @@ Used when a playbook is loaded, so that a misspelt name is found before anything
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,18 @@ Token = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """`names` come from the context, `loops` from `for`; `todos` and `params` are the keys read of those two."""
+    """`names` come from the context, `loops` from `for`; `todos` and `params` are the keys read of those two.
+
+    `members` are reads of one key of a todo's result, `(todo, key)`: of a group, one member. `wholes` are the todos
+    that are read as a whole, other than to ask whether they are there.
+    """
 
     names: frozenset[str]
     loops: frozenset[str]
     todos: frozenset[str]
     params: frozenset[str]
+    members: frozenset[tuple[str, str]] = frozenset()
+    wholes: frozenset[str] = frozenset()
 
 
 def references(text: str, *, expression: bool = False) -> References:
@@ -37,12 +44,29 @@ def references(text: str, *, expression: bool = False) -> References:
     tree = parse(text, expression=expression)
     names = find_undeclared_variables(tree) - set(environment.globals)
     paths = [path for path in chains(tree) if len(path) > 1 and path[0] in names]
+    keyed = Counter((str(p[1]), str(p[2])) for p in paths if p[0] == "todos" and len(p) == 3)
+    read = Counter(str(p[1]) for p in paths if p[0] == "todos" and len(p) == 2)
+    read.subtract(todo for todo, _ in keyed.elements())
+    read.subtract(_asked_for(tree))
     return References(
         names=frozenset(names),
         loops=frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "store"),
         todos=frozenset(str(path[1]) for path in paths if path[0] == "todos"),
         params=frozenset(str(path[1]) for path in paths if path[0] == "params"),
+        members=frozenset(keyed),
+        wholes=frozenset(todo for todo, number in read.items() if number > 0),
     )
+
+
+def _asked_for(tree: nodes.Template) -> list[str]:
+    """The todos in `todos.x is defined` and `todos.x | default(...)`: one that has no result yet is provided for."""
+    found = []
+    for node in (*tree.find_all(nodes.Filter), *tree.find_all(nodes.Test)):
+        if node.name in ("default", "d", "defined", "undefined") and isinstance(node.node, nodes.Getattr):
+            path = next(chains(node.node), ())
+            if len(path) == 2 and path[0] == "todos":
+                found.append(str(path[1]))
+    return found
 
 
 def bind(value: Any, name: str, item: Any) -> Any:

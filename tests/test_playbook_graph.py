@@ -112,9 +112,13 @@ def test_a_value_names_its_member_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_group_may_be_read_only_after_all_of_it(tmp_path: Path) -> None:
-    """Waiting for one member is not enough to read the results of the group."""
-    steps = f"{{id: a, {EACH}, gate: 'true'}}", "{id: b, gate: todos.a.red.value, after: a@red}"
+    """Waiting for one member is not enough to read the group, or another member; that one may be read."""
+    steps = f"{{id: a, {EACH}, gate: 'true'}}", "{id: b, gate: todos.a.values(), after: a@red}"
     assert "`b` does not wait for `a`" in refusal(tmp_path, *steps).message
+    steps = f"{{id: a, {EACH}, gate: 'true'}}", "{id: b, gate: todos.a.blue.value, after: a@red}"
+    assert "`b` does not wait for `a@blue`" in refusal(tmp_path, *steps).message
+    steps = f"{{id: a, {EACH}, gate: 'true'}}", "{id: b, gate: todos.a.red.value, after: a@red}"
+    assert plan(tmp_path, *steps)
 
 
 def test_an_item_is_never_taken_for_a_template() -> None:
