@@ -28,6 +28,9 @@ class StandIn:
     `loops` makes every answer repeat two tokens, `broken_after` makes it fail once it has served so many requests.
     """
 
+    handler: type[BaseHTTPRequestHandler]
+    server: type[ThreadingHTTPServer] = ThreadingHTTPServer
+
     def __init__(
         self,
         engine: str,
@@ -50,10 +53,10 @@ class StandIn:
         self.reached = [0] * len(accept or ())
         outer = self
 
-        class Handler(_Handler):
+        class Handler(self.handler):  # type: ignore[name-defined, misc]
             standin = outer
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = self.server(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
 
     @property
@@ -133,9 +136,13 @@ class _Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         self._route(json.loads(self.rfile.read(size)) if size else {})
 
+    def routes(self) -> dict[str, Any]:
+        """What is answered, by path."""
+        return _SGLANG if self.standin.engine == "sglang" else _VLLM
+
     def _route(self, body: dict[str, Any]) -> None:
         path = self.path.partition("?")[0]
-        found = (_SGLANG if self.standin.engine == "sglang" else _VLLM).get(path)
+        found = self.routes().get(path)
         if found is None:
             self._say(404, {"detail": "Not Found"})
         else:
@@ -242,6 +249,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._say(200, {"data": [{"id": "served", "root": self.standin.model, "max_model_len": 4096}]})
 
 
+StandIn.handler = _Handler
+Handler = _Handler
 _SGLANG = {
     "/server_info": _Handler.server_info,
     "/health_generate": lambda handler, _: handler._say(200, ""),

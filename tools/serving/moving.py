@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from anyio import to_thread
 
 from state.errors import ToolError
 from tools.base import ToolCall, tool
 from tools.probe import facts
+from tools.serving.doctor_evidence import diagnose_acceptance
+from tools.serving.doctor_weights import read_json
 from tools.serving.engines import SGLANG, ServeSpec, engine
-from tools.serving.operate import value_of
+from tools.serving.operate import on_host, value_of
+from tools.serving.steps import worst_of
 from tools.ssh import Host
 
 GIB = 1 << 30
@@ -84,7 +90,7 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
 
     `translation` is what `translate` made of the old command; its port, address, name and speculation give way to
     `port`, `served_name`, `drafter`, `steps` and `memory_fraction`. Without one, `model` and these are all. `env` goes
-    before the command, `extra` after it.
+    before the command, `extra` after it. Raises ToolError when somebody listens on the port of `host` already.
     """
     told: Mapping[str, Any] = call.args.get("translation") or {}
     words = shlex.split(str(told.get("command") or ""))
@@ -100,8 +106,17 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
         drafter=call.args.get("drafter") or None, steps=int(call.args.get("steps") or 3),
         extra=(*without(kept, ("--model-path", "--model")), *map(str, call.args.get("extra") or ())),
     )  # fmt: skip
+    if call.args.get("host"):
+        await _port_is_free(await call.host(str(call.args["host"])), spec.port)
     argv = SGLANG.command(spec, str(call.arg("python", "python3")))
-    return launched(argv, call.args.get("env") or {}, SGLANG.url(spec))
+    return {**launched(argv, call.args.get("env") or {}, SGLANG.url(spec)), "model": model}
+
+
+async def _port_is_free(host: Host, port: int) -> None:
+    """Raises ToolError when somebody listens there: whoever it is would answer for the server that cannot start."""
+    held = (await on_host(host, "holders", {"port": port}))["holders"]
+    if held:
+        raise ToolError(f"port {port} of `{host.spec.name}` is taken by {held[0]}", hint="give another with `new_port`")
 
 
 def launched(argv: Sequence[str], env: Mapping[str, str], url: str) -> dict[str, Any]:
@@ -191,6 +206,7 @@ async def choose_candidate(call: ToolCall) -> dict[str, Any]:
     """The fastest of `candidates` whose answers agree: `name`, `drafter`, and each one's figures or reason not to.
 
     `benches` and `answers` are results by name, `agree` the least agreement. A drafter has to be faster than none.
+    `plan` is the chosen one's of `plans`, or of `adjusted` where its first start had failed.
     Raises ToolError when none is left.
     """
     benches: Mapping[str, Any] = call.args.get("benches") or {}
@@ -211,7 +227,9 @@ async def choose_candidate(call: ToolCall) -> dict[str, Any]:
         reasons = "; ".join(f"{name}: {row['left_out']}" for name, row in table.items())
         raise ToolError(f"no candidate can take over: {reasons}", hint="the report has each one's figures and logs")
     best = max(fit, key=lambda pair: pair[0])[1]
-    return {"name": best["name"], "drafter": best["drafter"], "candidates": table}
+    adjusted = (call.args.get("adjusted") or {}).get(best["name"]) or {}
+    plan = adjusted if "run" in adjusted else (call.args.get("plans") or {}).get(best["name"])
+    return {"name": best["name"], "drafter": best["drafter"], "plan": plan, "candidates": table}
 
 
 def _unfit(bench: Mapping[str, Any], said: Mapping[str, Any], least: float) -> str | None:
@@ -224,3 +242,27 @@ def _unfit(bench: Mapping[str, Any], said: Mapping[str, Any], least: float) -> s
     if said.get("broken"):
         return f"its answers differ in form: {', '.join(said['broken'])}"
     return None
+
+
+@tool
+async def doctor_if_low(call: ToolCall) -> dict[str, Any]:
+    """The doctor's verdict where the acceptance of `measured` is below `low` and there is a `prediction` (a file here).
+
+    Else `verdict` is `None`, and `why` says so: without a prediction a weak drafter and a broken engine look alike.
+    """
+    measured: Mapping[str, Any] = call.arg("measured")
+    length, low = measured.get("acceptance_length"), float(call.arg("low", 2.0))
+    path = str(call.args.get("prediction") or "")
+    if length is None:
+        return {"verdict": None, "why": "it does not speculate"}
+    if not path:
+        low_or_not = "low" if length < low else "not low"
+        return {"verdict": None, "why": f"the acceptance length {length:.2f} is {low_or_not}; no prediction was given"}
+    prediction = await to_thread.run_sync(read_json, Path(path).expanduser())
+    return worst_of(diagnose_acceptance(prediction, measured, []))
+
+
+@tool
+async def translate_running(call: ToolCall) -> dict[str, Any]:
+    """What `translate` makes of a command."""
+    return {"command": "", "refused": None, "warnings": [], "no_counterpart": []}

@@ -101,6 +101,12 @@ async def gpus_free(call: ToolCall) -> dict[str, Any]:
 
 
 @tool
+async def engine_kit(call: ToolCall) -> dict[str, Any]:
+    """Put what works on hosts onto `host`; `folder` is where: `PYTHONPATH=folder python3 -m onhost ...`."""
+    return {"folder": await kit(await call.host(str(call.arg("host"))))}
+
+
+@tool
 async def engine_why(call: ToolCall) -> dict[str, Any]:
     """What the log of a server's `job` (an id, or a todo of this session) says: `state`, `kind`, `remedy`, evidence."""
     host = await call.host(str(call.arg("host")))

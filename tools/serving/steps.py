@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from anyio import to_thread
 
 from state.errors import ToolError
 from tools.base import ToolCall, tool
+from tools.serving.doctor import Verdict
 from tools.serving.doctor_evidence import diagnose_acceptance
 from tools.serving.engines import ServeSpec, bench_command, engine, service
 from tools.ssh import Host
@@ -77,7 +78,11 @@ async def bench_plan(call: ToolCall) -> dict[str, Any]:
 @tool
 async def drafter_verdict(call: ToolCall) -> dict[str, Any]:
     """The doctor's verdict on a `prediction` and a `measured` result: that of the worst set, and of each."""
-    verdicts = diagnose_acceptance(call.arg("prediction"), call.arg("measured"), [])
+    return worst_of(diagnose_acceptance(call.arg("prediction"), call.arg("measured"), []))
+
+
+def worst_of(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The worst of the verdicts of some sets as JSON, and each of them under `sets`."""
     order = ("engine integration broken", "data mismatch", "drafter weak", "not comparable", "healthy")
     worst = min(verdicts, key=lambda verdict: order.index(verdict.name))
     return {**worst.as_json(), "sets": [verdict.as_json() for verdict in verdicts]}

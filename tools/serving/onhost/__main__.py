@@ -11,6 +11,7 @@ from . import asking, gpus, procs, stopping
 
 ACTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "describe": procs.describe,
+    "holders": procs.holders,
     "stop": stopping.stop,
     "free": gpus.free,
     "token": asking.token,

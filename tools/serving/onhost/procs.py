@@ -106,6 +106,26 @@ def owners(port: int) -> list[int]:
     return sorted(pid for pid in everyone() if sockets(pid) & wanted) if wanted else []
 
 
+def holders(given: dict[str, Any]) -> dict[str, Any]:
+    """Who listens on `port`: a line for each process, or for a socket whose process this user may not see."""
+    found = [_line(pid) for pid in owners(int(given["port"]))]
+    return {"holders": found or ["a process of another user"] * bool(listeners(int(given["port"])))}
+
+
+def connections(pids: Iterable[int], port: int) -> int:
+    """Established connections to a port that these processes hold."""
+    mine = {inode for pid in pids for inode in sockets(pid)}
+    count = 0
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(path) as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        count += sum(r[3] == "01" and int(r[1].split(":")[1], 16) == port and r[9] in mine for r in rows)
+    return count
+
+
 def run(*words: str, limit_s: float = 30.0) -> str:
     """The output of a command; empty when it fails or is not there."""
     try:

@@ -21,7 +21,7 @@ QUIET_S = 0.1
 def stop(given: dict[str, Any]) -> dict[str, Any]:
     """Stop the server that `pid`, `unit`, `container` or `port` names; the account of it.
 
-    `drain_s`: how long running requests may take, counted by the metrics `busy` of `url`. `grace_s`: between TERM and
+    `drain_s`: how long running requests may take, see `drain`. `grace_s`: between TERM and
     KILL. `settle_s`: how long to watch whether it comes back. `ticks`: the start of the process that is meant.
     `unless_gone`: nobody there is an answer (`was_running` false), which is what a second run finds.
     """
@@ -35,7 +35,7 @@ def stop(given: dict[str, Any]) -> dict[str, Any]:
         return {"was_running": False, "note": f"process {found['pid']} is another one now", **_proof([], None, [])}
     family = procs.tree(found["pid"])
     before, shared = gpus.used_mib(), _shared(family)
-    drained, known = drain(given), set(procs.everyone())
+    drained, known = drain(given, family), set(procs.everyone())
     began = time.monotonic()
     _end(found, family, float(given.get("grace_s") or 60))
     took = round(time.monotonic() - began, 3)
@@ -47,12 +47,18 @@ def stop(given: dict[str, Any]) -> dict[str, Any]:
     return account
 
 
-def drain(given: dict[str, Any]) -> dict[str, Any]:
-    """Wait until no request runs: `drained` (nothing when the server does not tell), and how many were left."""
+def drain(given: dict[str, Any], family: list[procs.Process]) -> dict[str, Any]:
+    """Wait until no request runs: `drained` (nothing when that cannot be told), and how many were left.
+
+    With a `url`, requests are counted by its metrics. Without one (a router keeps new requests off it, so it cannot be
+    asked any more), connections to its `port` are: an engine closes those that are idle within some seconds.
+    """
     limit, began, quiet = float(given.get("drain_s") or 0), time.monotonic(), 0.0
     left: float | None = None
-    while given.get("url") and given.get("busy"):
-        left = asking.busy(given["url"], given["busy"])
+    pids = [one.pid for one in family]
+    while given.get("url") or given.get("port"):
+        asked = given.get("url")
+        left = asking.busy(asked, given["busy"]) if asked else procs.connections(pids, int(given["port"]))
         now = time.monotonic()
         if left is None:
             break
