@@ -29,11 +29,12 @@ from eagle3.compose import open_turn
 from eagle3.config import Train
 from eagle3.data import Conversation, chat_ids, draft_vocabulary, mapping_tensors
 from eagle3.distributed import Group
+from eagle3.drafter_config import drafter_config
 from eagle3.endpoint import Request
 from eagle3.feed import Online, batches
 from eagle3.journal import read_log
 from eagle3.local import Local
-from eagle3.model import Drafter, drafter_config
+from eagle3.model import Drafter
 from eagle3.objective import Batch, unrolled_loss
 from eagle3.runtime import compute
 from eagle3.target import Target, load_tokenizer, read_config, read_embedding, read_head, stop_tokens

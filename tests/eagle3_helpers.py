@@ -8,8 +8,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from playbooks.eagle3.payload.drafter_config import drafter_config
 from playbooks.eagle3.payload.feed import taught_places
-from playbooks.eagle3.payload.model import Drafter, drafter_config
+from playbooks.eagle3.payload.model import Drafter
 from playbooks.eagle3.payload.objective import Batch
 from playbooks.eagle3.payload.shards import Features
 from playbooks.eagle3.payload.target import Target

@@ -145,12 +145,15 @@ def test_the_export_is_what_sglang_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda t: t.pop("d2t"), "d2t missing"),
-        (lambda t: t.update(d2t=t["d2t"] + torch.arange(32)), "d2t or t2d"),
+        (lambda t: t.pop("d2t"), "has no `d2t` to say which"),
+        (lambda t: t.update(d2t=t["d2t"] + torch.arange(32)), "it holds the target ids themselves"),
+        (lambda t: t["d2t"].add_(40), "is no mapping of 32 draft ids to 64 target ids"),
+        (lambda t: t["d2t"].zero_(), "is no mapping of 32 draft ids to 64 target ids"),
+        (lambda t: t.update({"norm.weight": torch.ones(16)}), r"norm.weight \[16\]"),
         (lambda t: t.update({"fc_norm.0.weight": torch.ones(32)}), "fc_norm.0.weight"),
         (lambda t: t.pop("norm.weight"), "norm.weight"),
     ],
-    ids=["no mapping", "absolute mapping", "unknown tensor", "missing tensor"],
+    ids=["no mapping", "absolute ids", "beyond the end", "not the same tokens", "shape", "unknown tensor", "missing"],
 )
 def test_a_drafter_that_engines_would_load_wrongly_is_refused(tmp_path: Path, change, problem: str) -> None:
     """What engines skip in silence (no mapping, absolute ids, a tensor too many or too few) is an error here."""

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from .config import Config
 from .data import Conversation, draft_vocabulary, mapping_tensors
+from .drafter_config import drafter_config
 from .errors import StepError
 from .export import load_drafter
-from .model import Drafter, drafter_config
+from .model import Drafter
 from .runtime import Workdir
 from .target import read_config, read_embedding, read_head, resolve_boundaries
 
@@ -40,5 +41,5 @@ def first_drafter(config: Config, work: Workdir, conversations: Sequence[Convers
         size = min(config.draft.vocab_size, settings.vocab_size)
         d2t, t2d = mapping_tensors(draft_vocabulary(conversations, settings.vocab_size, size), settings.vocab_size)
         torch.manual_seed(config.seed)
-        drafter = Drafter(drafter_config(settings, size, boundaries), embedding, d2t, t2d)
+        drafter = Drafter(drafter_config(settings, size, boundaries, config.draft.attention), embedding, d2t, t2d)
     return drafter, read_head(work.target)[drafter.kept].float()

@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import LlamaConfig
 
 from .checkpoint import save_tensors
 from .config import Config
+from .drafter_config import LATENT, LLAMA, is_latent, read_drafter_config
 from .errors import StepError
+from .foreign import read_drafter
 from .model import Drafter
-from .runtime import Result, Workdir, read_json, run_step, say, write_text
+from .runtime import Result, Workdir, run_step, say, write_text
 from .target import read_embedding
 
 
@@ -65,11 +66,8 @@ def digest_of(drafter: Drafter) -> str:
 
 def save_drafter(drafter: Drafter, folder: Path, dtype: torch.dtype) -> None:
     """Write `drafter` to `folder` with its parameters in `dtype`."""
-    config = {
-        **drafter.config.to_dict(),
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "dtype": str(dtype).split(".")[1],
-    }
+    config = {**drafter.config.to_dict(), "dtype": str(dtype).split(".")[1]}
+    config["architectures"] = [LATENT if is_latent(drafter.config) else LLAMA]
     for key in ("_name_or_path", "transformers_version"):
         config.pop(key, None)
     save_tensors(stored_tensors(drafter, dtype), folder / "model.safetensors", {"drafter": digest_of(drafter)})
@@ -79,32 +77,36 @@ def save_drafter(drafter: Drafter, folder: Path, dtype: torch.dtype) -> None:
 def load_drafter(folder: Path, embedding: Tensor) -> Drafter:
     """The drafter in `folder`, in float32, beside the target's `embedding` [V, H].
 
-    Raises StepError when the folder is not there, lacks a tensor, has one too many, or its mapping contradicts itself.
+    Raises StepError when the folder is not there, lacks a tensor, has one too many or one of another shape, when its
+    mapping contradicts itself, or when it is a drafter for another target.
     """
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
+    if not (folder / "config.json").is_file():
         raise StepError(f"no drafter in `{folder}`", hint="run `python -m eagle3.train` first")
-    settings = read_json(folder / "config.json")
-    tensors = load_file(weights)
-    wrong = {"d2t", "t2d"} - tensors.keys()
-    if not wrong and not check_mapping(tensors["d2t"], tensors["t2d"]):
-        wrong = {"d2t or t2d"}
-    if not wrong:
-        drafter = Drafter(LlamaConfig(**settings), embedding, tensors["d2t"], tensors["t2d"])
-        wrong = drafter.state_dict().keys() ^ tensors.keys()
+    settings, tensors = read_drafter(folder)
+    for name, mine, its in (("hidden_size", settings.get("hidden_size"), embedding.shape[1]),
+                            ("vocab_size", settings.get("vocab_size"), embedding.shape[0])):  # fmt: skip
+        if mine != its:
+            raise StepError(
+                f"the drafter in `{folder}` has `{name}` {mine}, and the target has {its}: it is another target's",
+                hint="choose a drafter of this target, or the target of this drafter",
+            )
+    drafter = Drafter(read_drafter_config(settings), embedding, tensors["d2t"], tensors["t2d"])
+    own = drafter.state_dict()
+    wrong = sorted(own.keys() ^ tensors.keys())
+    wrong += [f"{n} {list(tensors[n].shape)}" for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape]
     if wrong:
         raise StepError(
-            f"`{weights}` is no drafter of this kind: {', '.join(sorted(wrong))} missing, unknown or contradictory",
-            hint="a mapping is required (`d2t` holds offsets, target id - draft id); other layouts are not read",
+            f"`{folder}` is no drafter of this kind: {', '.join(wrong)} missing, unknown or of another shape",
+            hint="one decoder layer over pairs, as SGLang's LlamaForCausalLMEagle3, is what is read",
         )
     drafter.load_state_dict(tensors)
     return drafter.float()
 
 
 def check_mapping(d2t: Tensor, t2d: Tensor) -> bool:
-    """Whether `d2t` [D] holds the offsets of exactly those target ids that `t2d` [V] names."""
+    """Whether `d2t` [D] holds the offsets of exactly those target ids that `t2d` [V] names, ascending or not."""
     ids = d2t + torch.arange(len(d2t))
-    return bool((ids >= 0).all() and (ids < len(t2d)).all()) and ids.equal(t2d.nonzero().flatten())
+    return bool((ids >= 0).all() and (ids < len(t2d)).all()) and ids.sort().values.equal(t2d.nonzero().flatten())
 
 
 if __name__ == "__main__":

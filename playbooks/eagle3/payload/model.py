@@ -12,7 +12,7 @@ the output predicts token p+2:
 
 The next step is fed h as it is before `norm`, in the place of fc(g). Parameters carry the names of SGLang's
 `LlamaForCausalLMEagle3` (sglang 0.5.14), so that exporting is saving. The embedding is the target's, frozen and never
-saved.
+saved. A drafter with latent attention (see mla) carries those of `Eagle3DeepseekV2ForCausalLM`.
 
 `unroll` is training-time test (EAGLE-3, arXiv 2503.01840): all positions at once, step s at p standing for the s-th
 draft of a chain whose root is p. `extend` is what serving does, one growing chain at a time.
@@ -36,36 +36,8 @@ from transformers.models.llama.modeling_llama import (
 
 from .attention import Memory, attend
 from .compiled import compiled
-
-
-def drafter_config(target: PretrainedConfig, draft_vocab_size: int, boundaries: tuple[int, ...]) -> LlamaConfig:
-    """The drafter's configuration for `target`, as SGLang reads it.
-
-    RoPE and the longest context are the target's. SGLang's layer ids name a layer's OUTPUT, so they are boundary - 1.
-    """
-    config = LlamaConfig(
-        architectures=["LlamaForCausalLMEagle3"],
-        vocab_size=target.vocab_size,
-        hidden_size=target.hidden_size,
-        intermediate_size=target.intermediate_size,
-        num_hidden_layers=1,
-        num_attention_heads=target.num_attention_heads,
-        num_key_value_heads=target.num_key_value_heads,
-        head_dim=getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads,
-        hidden_act="silu",
-        max_position_embeddings=target.max_position_embeddings,
-        rms_norm_eps=target.rms_norm_eps,
-        rope_parameters=target.rope_parameters,
-        bos_token_id=target.bos_token_id,
-        eos_token_id=target.eos_token_id,
-        tie_word_embeddings=False,
-    )
-    config.draft_vocab_size = draft_vocab_size
-    config.eagle_config = {
-        "use_aux_hidden_state": True,
-        "eagle_aux_hidden_state_layer_ids": [k - 1 for k in boundaries],
-    }
-    return config
+from .drafter_config import boundaries_of, is_latent
+from .mla import LatentAttention
 
 
 class Attention(nn.Module):
@@ -92,16 +64,21 @@ class Attention(nn.Module):
         repeats = self.heads // self.groups
         return q, repeat_kv(k, repeats), repeat_kv(v, repeats)
 
+    def merge(self, mixed: Tensor) -> Tensor:
+        """Attention's output [B, N, T, E] as the layer's [B, T, H]."""
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return out
+
 
 class MidLayer(nn.Module):
     """The decoder layer. Its residual is the un-normed hidden state."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         size, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = LlamaRMSNorm(size, eps)
         self.hidden_norm = LlamaRMSNorm(size, eps)
-        self.self_attn = Attention(config)
+        self.self_attn = LatentAttention(config) if is_latent(config) else Attention(config)
         self.post_attention_layernorm = LlamaRMSNorm(size, eps)
         self.mlp = LlamaMLP(config)
 
@@ -119,7 +96,7 @@ class MidLayer(nn.Module):
     @compiled
     def after(self, hidden: Tensor, mixed: Tensor) -> Tensor:
         """All that comes after attention, whose output `mixed` is [B, N, T, E]."""
-        hidden = hidden + self.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
+        hidden = hidden + self.self_attn.merge(mixed)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
@@ -130,7 +107,7 @@ class Drafter(nn.Module):
     t2d: Tensor
     embedding: Tensor
 
-    def __init__(self, config: LlamaConfig, embedding: Tensor, d2t: Tensor, t2d: Tensor) -> None:
+    def __init__(self, config: PretrainedConfig, embedding: Tensor, d2t: Tensor, t2d: Tensor) -> None:
         super().__init__()
         self.config = config
         self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
@@ -150,8 +127,7 @@ class Drafter(nn.Module):
     @property
     def boundaries(self) -> tuple[int, ...] | None:
         """The target's boundaries that `fc` reads; `None` when the configuration leaves them to the default."""
-        ids = (getattr(self.config, "eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
-        return tuple(i + 1 for i in ids) if ids else None
+        return boundaries_of(self.config.to_dict())
 
     def _rope(self, length: int, first: int) -> tuple[Tensor, Tensor]:
         positions = torch.arange(first, first + length, device=self.fc.weight.device)[None]

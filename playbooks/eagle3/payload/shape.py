@@ -120,7 +120,7 @@ class Shape:
         hidden = self.hidden
         attention = self.attention(2 * hidden)
         if self.latent and not latent:
-            attention = 2 * hidden * (hidden + hidden // 4) + hidden * hidden  # see model.drafter_config
+            attention = 2 * hidden * (hidden + hidden // 2) + hidden * hidden  # see drafter_config
         layer = attention + 3 * hidden * self["intermediate_size"] + 3 * hidden
         return layer, layer + 3 * hidden * hidden + hidden + vocabulary * hidden
 
