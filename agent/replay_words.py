@@ -9,6 +9,7 @@ Pure. Control sequences that a host wrote are taken out (`agent/painter.py`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -109,7 +110,7 @@ def _result(p: Mapping[str, Any]) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _first(str(value), 40)
-    return amount(value)
+    return amount(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _todo_status(p: Mapping[str, Any]) -> str:
@@ -121,22 +122,30 @@ def _todo_status(p: Mapping[str, Any]) -> str:
     return f"{p['id']} {p['now']}{_why(p)}{_result(p)}"
 
 
+def job_name(id: str) -> str:
+    """`train`, or `train, try 2`, of `abcd2345.train.2`: the todo's name is what people know."""
+    match = re.fullmatch(r"[^.]+\.(.+)\.(\d+)", id)
+    if match is None:
+        return id
+    return match[1] if match[2] == "1" else f"{match[1]}, try {match[2]}"
+
+
 def _job_submitted(p: Mapping[str, Any]) -> str:
     gpus = f" with GPU {', '.join(map(str, p['gpus']))}" if p.get("gpus") else ""
-    return f"{p['id']} goes to {p['host']}{gpus}"
+    return f"job {job_name(p['id'])} goes to {p['host']}{gpus}"
 
 
 def _job_state(p: Mapping[str, Any]) -> str:
     end = f" with {p['rc']}" if p.get("rc") is not None else f" by {p['signal']}" if p.get("signal") else ""
-    return f"{p['id']} {p['state']}{end}{_why(p)}"
+    return f"job {job_name(p['id'])} {p['state']}{end}{_why(p)}"
 
 
 def _job_reported(p: Mapping[str, Any]) -> str:
     share = ""
     if p.get("done") is not None:
         share = amount(p["done"]) + (f"/{amount(p['total'])}" if p.get("total") else "") + f" {p.get('unit') or ''}"
-    line = p.get("line", "")
-    return "  ".join(part.strip() for part in (p["id"], share, "" if line.startswith("::progress") else line) if part)
+    line = "" if str(p.get("line", "")).startswith("::progress") else str(p.get("line", ""))
+    return "  ".join(part.strip() for part in (job_name(p["id"]), share, line) if part)
 
 
 def _model_answered(p: Mapping[str, Any]) -> str:
@@ -168,7 +177,7 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "job.submitted": _job_submitted,
     "job.state": _job_state,
     "job.reported": _job_reported,
-    "job.cancel": lambda p: f"{p['id']} being stopped{_why(p)}",
+    "job.cancel": lambda p: f"job {job_name(p['id'])} is being stopped{_why(p)}",
     "approval.asked": lambda p: f"{p['todo']} asks: {_first(p['question'])}",
     "approval.answered": lambda p: f"{p['todo']} answered {p['answer']}, by {p['by']}{_why(p)}",
     "operator.said": _notes("", "text"),

@@ -34,6 +34,7 @@ class WatchApp(App[None]):
     """One recording on the screen. `db` is where a running session is read on from, `None` for a file."""
 
     ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = None
     CSS = """
     Screen { layout: vertical; }
     #head { height: 3; padding: 0 1; }

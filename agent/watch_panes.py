@@ -18,7 +18,7 @@ from agent.replay import Entry, advance
 from agent.replay_player import Player
 from agent.replay_source import news
 from agent.replay_spans import Spans
-from agent.replay_words import body, group, words
+from agent.replay_words import body, group, job_name, words
 from agent.watch_lanes import lanes
 from state.db import Database
 
@@ -177,6 +177,11 @@ class Panes:
         lines = [Text(""), *said] if said else [Text(""), Text("no job runs at this moment", "dim")]
         return lines[:height]
 
+    def _said(self, entry: Entry, job: str) -> str:
+        """What a job says in a message, other than that it counts."""
+        line = str(entry.payload.get("line", "")) if entry.kind == "job.reported" and entry.payload["id"] == job else ""
+        return "" if line.startswith("::progress") else line
+
     def _tail(self, job: str, width: int, lines: int) -> list[Text]:
         """The last lines that a job reported before the moment, each once."""
         found: list[str] = []
@@ -185,15 +190,11 @@ class Panes:
             entry = entries[place]
             if entry.kind == "job.submitted" and entry.payload["id"] == job:
                 break
-            if (
-                entry.kind == "job.reported"
-                and entry.payload["id"] == job
-                and entry.payload.get("line") not in (None, *found)
-            ):
-                found.append(entry.payload["line"])
+            if (line := self._said(entry, job)) and line not in found:
+                found.append(line)
                 if len(found) >= lines:
                     break
-        name = job.split(".")[1] if job.count(".") >= 2 else job
+        name = job_name(job)
         told = [Text.assemble((f"{name}  ", "cyan"), (plain(line), "dim")) for line in reversed(found)]
         told = told or [Text.assemble((f"{name}  ", "cyan"), ("has said nothing yet", "dim"))]
         for text in told:
