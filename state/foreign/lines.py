@@ -82,7 +82,10 @@ class Lines:
         if number in self._mended:
             return self._mended[number]
         raw = os.pread(self._file.fileno(), self._sizes[number], self._starts[number])
-        value: dict[str, Any] = orjson.loads(raw)
+        try:
+            value: dict[str, Any] = orjson.loads(raw)
+        except orjson.JSONDecodeError:  # mended without a loss, such as half a surrogate pair
+            return decode(raw, Losses(), "")[0]  # type: ignore[no-any-return]
         return clean(value) if _NUL in raw else value
 
     def _raw_lines(self) -> Iterator[tuple[int, int, bytes, bool]]:

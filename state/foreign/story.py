@@ -7,6 +7,7 @@ kept as it was. Where the entries go is the business of whoever made the story (
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,7 +117,8 @@ class Story:
         known to number its calls anew (`unique=False`).
         """
         content = [
-            self._opened(block, call, place, unique) if block.get("type") == "tool_use" else block for block in blocks
+            self._opened(block, call, place, unique) if block.get("type") == "tool_use" else _whole_block(block)
+            for block in blocks
         ]
         calls = any(block.get("type") == "tool_use" for block in content)
         self.add(
@@ -180,6 +182,13 @@ class Story:
         """Nothing more comes: an imported session has ended, whatever state it was recorded in."""
         self.settle(time)
         self.add(self.latest, session_status("completed", f"imported from {self.format}"))
+
+
+def _whole_block(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A block of an answer; one that damage left without a type becomes a text, so that it can be sent again."""
+    if not isinstance(block.get("type"), str):
+        return {"type": "text", "text": json.dumps(block, ensure_ascii=False)}
+    return block if block["type"] != "text" or isinstance(block.get("text"), str) else {**block, "text": ""}
 
 
 def as_blocks(content: Any) -> str | list[Mapping[str, Any]]:
