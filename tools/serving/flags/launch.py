@@ -1,0 +1,84 @@
+"""A start of vLLM as it was found in a text: its arguments, its environment, and how to put another in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tools.serving.flags.report import Entry
+from tools.serving.flags.words import Word, quote
+
+MODULE = "sglang.launch_server"
+IMAGE = "lmsysorg/sglang"
+Edit = tuple[int, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable of a launch; `ours` when the command's own prefix sets it."""
+
+    name: str
+    value: str
+    ours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """What the translation gives back to the text: arguments in pairs of flag and values, and the environment.
+
+    `variables` maps the name of each old variable to its new text (`NAME=VALUE`, "" when it goes); those that stay are
+    not in it. `settings` are new ones that no old one became.
+    """
+
+    arguments: Sequence[tuple[str, Sequence[str]]]
+    variables: Mapping[str, str]
+    settings: Mapping[str, str]
+    version: str
+
+    def words(self) -> list[str]:
+        """The arguments as words."""
+        return [word for flag, values in self.arguments for word in (flag, *values)]
+
+
+@dataclass(slots=True)
+class Launch:
+    """One start of vLLM. `render` gives the edits of the text that put SGLang in its place."""
+
+    form: str
+    words: list[Word]
+    render: Callable[[Renewed], list[Edit]]
+    environment: list[Variable] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    positional: bool = True
+
+
+def applied(text: str, edits: Sequence[Edit]) -> str:
+    """The text with all edits made, the last first."""
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def lines(program: str, new: Renewed, *, indent: str = "  ", width: int = 110, spread: bool | None = None) -> str:
+    """A command for people: in one line where it fits (and was), else a flag a line."""
+    flags = [" ".join([flag, *map(quote, values)]) for flag, values in new.arguments]
+    whole = " ".join([program, *flags])
+    if spread is None:
+        spread = len(whole) > width
+    if not spread:
+        return whole
+    return f" \\\n{indent}".join([program, *flags])
+
+
+def python_of(program: str) -> str:
+    """The Python beside a `vllm` program; of an installation of vLLM the one that SGLang's would have."""
+    folder, _, _ = program.rpartition("/")
+    return f"{re.sub('(?i)vllm', 'sglang', folder)}/python" if folder else "python"
+
+
+def image_for(version: str) -> str:
+    """SGLang's image of that version."""
+    return f"{IMAGE}:v{version}"

@@ -1,0 +1,263 @@
+"""From any text that starts vLLM to the same text starting SGLang, with a report of every flag and variable.
+
+    found = translate("vllm serve M --gpu-memory-utilization 0.8")
+    found.command, found.parsed, found.warnings, found.exit_code
+
+Pure: it reads no file and asks no host. What only those know comes in: `table` (the options of the SGLang on the host,
+else a shipped one), `files` (configuration files by name), `look` (a model's config.json by the model's name).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from state.errors import UsageError
+from tools.serving.flags import rules_more, rules_parallel, rules_size, rules_spec  # noqa: F401 - they register rules
+from tools.serving.flags.argv import Item, merge, read_config, read_words
+from tools.serving.flags.launch import Launch, Renewed, applied
+from tools.serving.flags.read_other import (
+    UNIT,
+    config_launch,
+    dump_launches,
+    settings,
+    unit_launches,
+)  # fmt: skip
+from tools.serving.flags.read_shell import MARK, launches
+from tools.serving.flags.read_yaml import LIKELY, yaml_launches
+from tools.serving.flags.report import Translation, is_secret, ranked, redacted
+from tools.serving.flags.rules_env import variable
+from tools.serving.flags.rules_parallel import decide
+from tools.serving.flags.rules_plain import apply
+from tools.serving.flags.table import Table, load
+from tools.serving.flags.work import FINISHING, Look, Work, check, open_value
+
+MOST = 4 * 1024 * 1024
+_ATTACHED = re.compile(r"(?m)^#[ \t]*(\S+?):[ \t]*\n")
+_HEREDOC = re.compile(
+    r"(?m)^.*?(?:cat|tee)\b[^\n<]*?(?:>[ \t]*(\S+)[^\n<]*<<|<<)-?[ \t]*['\"]?(\w+)['\"]?(?:[ \t]*>[ \t]*(\S+))?[^\n]*\n"
+)
+
+
+def translate(
+    text: str,
+    *,
+    table: Table | None = None,
+    version: str | None = None,
+    files: Mapping[str, str] | None = None,
+    look: Look = lambda model: None,
+) -> Translation:
+    """Translate the first vLLM start of a text; further ones are translated in its `command` too, and counted.
+
+    Raises `UsageError` when there is none, or the text is larger than 4 MB.
+    """
+    table = table or load("sglang", version)
+    if len(text) > MOST:
+        raise UsageError(
+            f"the text has {len(text)} characters", hint="give the one script or manifest that starts vLLM"
+        )
+    kept, attached = _attachments(text)
+    found = read(kept)
+    if not found:
+        raise UsageError(
+            "no vLLM start was found in it",
+            hint="give `vllm serve ...`, a script, docker run, a compose file, a systemd unit or a manifest",
+        )
+    beside = {**attached, **(files or {})}
+    results = [_one(launch, table, beside, look) for launch in found]
+    return _whole(kept, found, results, table)
+
+
+def read(text: str) -> list[Launch]:
+    """The vLLM starts of a text, by the form that it has."""
+    if "\x00" in text:
+        return dump_launches(text)
+    if UNIT.search(text):
+        return unit_launches(text)
+    if LIKELY.search(text):
+        found = yaml_launches(text)
+        if found:
+            return found
+    dumped = dump_launches(text) if text.lstrip()[:1] == "[" or not MARK.search(text) else []
+    found = dumped or launches(text) or dump_launches(text)
+    if found:
+        return found
+    config = config_launch(text)
+    return [config] if config else []
+
+
+def _attachments(text: str) -> tuple[str, dict[str, str]]:
+    """Configuration files within the text: here-documents, and what follows a comment that names the file."""
+    found: dict[str, str] = {}
+    for number, match in enumerate(_HEREDOC.finditer(text)):
+        end = re.compile(rf"(?m)^[ \t]*{match[2]}[ \t]*$").search(text, match.end())
+        name = match[1] or match[3]
+        if number < 50 and name and end is not None:
+            found[name.strip("\"'")] = text[match.end() : end.start()]
+    if "--config" not in text:
+        return text, found
+    for match in _ATTACHED.finditer(text):
+        if f"--config {match[1]}" in text or f"--config={match[1]}" in text:
+            found[match[1]] = text[match.end() :]
+            return text[: match.start()], found
+    return text, found
+
+
+def _items(launch: Launch, files: Mapping[str, str], variables: Mapping[str, str]) -> list[Item]:
+    """The settings of a launch; those of its configuration file first, because the command line wins."""
+    items = read_words(launch.words, positional=launch.positional)
+    config = next((item for item in items if item.name == "config" and item.values), None)
+    if config is None:
+        return merge(items)
+    text = _file(config.first, files, variables)
+    values = settings(text) if text is not None else None
+    if values is None:
+        return merge(items)
+    others = [item for item in items if item is not config]
+    return merge([*read_config(values, config.first), *others])
+
+
+def _file(name: str, files: Mapping[str, str], variables: Mapping[str, str]) -> str | None:
+    bare = name.strip("\"'")
+    resolved = re.sub(r"\$\{?(\w+)\}?", lambda match: variables.get(match[1], match[0]), bare)
+    for one in (bare, resolved, resolved.rpartition("/")[2]):
+        if one in files:
+            return files[one]
+    return None
+
+
+class _Result:
+    def __init__(
+        self, work: Work, variables: dict[str, str], settings: dict[str, str], parsed: dict[str, Any] | None
+    ) -> None:
+        self.work, self.variables, self.settings, self.parsed = work, variables, settings, parsed
+
+    def renewed(self, version: str) -> Renewed:
+        """What the text gets back."""
+        return Renewed(list(self.work.flags.items()), self.variables, self.settings, version)
+
+
+def _one(launch: Launch, table: Table, files: Mapping[str, str], look: Look) -> _Result:
+    items = _items(launch, files, launch.variables)
+    if launch.form == "config":
+        items = merge(read_config(settings(_text_of(launch)) or {}, ""))
+    work = Work(items=items, table=table, variables=launch.variables, look=look, form=launch.form)
+    work.model = work.given("model") or work.given("model-tag")
+    decide(work)
+    _first(work)
+    for item in items:
+        apply(work, item)
+    for _, function in sorted(FINISHING, key=lambda pair: pair[0]):
+        function(work)
+    _defaults(work)
+    own = dict(work.settings)
+    variables: dict[str, str] = {}
+    for one in launch.environment:
+        told = variable(work, one.name, one.value, ours=one.ours)
+        if told is not None:
+            variables[one.name] = told
+    became = {told.partition("=")[0] for told in variables.values()}
+    fresh = {name: value for name, value in work.settings.items() if name not in became and name not in _names(launch)}
+    fresh |= {name: value for name, value in own.items() if name not in became}
+    work.entries += launch.entries
+    _remarks(work, launch)
+    _order(work)
+    return _Result(work, variables, fresh, check(work))
+
+
+def _text_of(launch: Launch) -> str:
+    return launch.words[0].text if launch.words else ""
+
+
+def _names(launch: Launch) -> set[str]:
+    return {one.name for one in launch.environment}
+
+
+def _first(work: Work) -> None:
+    """The model comes first, as people expect it."""
+    if work.model:
+        work.flags["--model-path"] = [work.model]
+
+
+def _defaults(work: Work) -> None:
+    """What was not said, and is not the same in both."""
+    if work.item("host") is None:
+        said = work.emit("--host", "0.0.0.0")
+        work.say("--host (not given)", "default", said, "vLLM listens on all addresses, SGLang on 127.0.0.1", cost=1)
+    if work.item("port") is None:
+        said = work.emit("--port", "8000")
+        work.say("--port (not given)", "default", said, "vLLM's port is 8000, SGLang's 30000", cost=1)
+    if work.item("seed") is None:
+        work.say("--seed (not given)", "default", "", "vLLM's seed is 0, SGLang's random: set --random-seed", cost=0)
+    why = (
+        "vLLM serves /metrics always (vllm:...), SGLang with --enable-metrics (sglang:...): add it if they are scraped"
+    )
+    work.say("/metrics", "default", "", why, cost=2)
+    if not work.model:
+        work.refused = work.refused or "no model is named, and SGLang's --model-path is required"
+
+
+def _remarks(work: Work, launch: Launch) -> None:
+    """What was repaired in the text itself."""
+    for note in dict.fromkeys(launch.notes):
+        work.say("the text", "suspicious", "repaired", note, cost=4)
+
+
+def _order(work: Work) -> None:
+    """Model, address and port first; then as the input has it; and nothing that could swallow what follows last."""
+    head = [flag for flag in ("--model-path", "--served-model-name", "--host", "--port") if flag in work.flags]
+    rest = [flag for flag in work.flags if flag not in head]
+    work.flags = {flag: work.flags[flag] for flag in (*head, *rest)}
+
+
+def _whole(text: str, found: Sequence[Launch], results: Sequence[_Result], table: Table) -> Translation:
+    first, secrets = results[0], {}
+    edits = []
+    for launch, result in zip(found, results, strict=True):
+        secrets |= result.work.secrets
+        edits += launch.render(result.renewed(table.version))
+    secrets |= _loose_secrets(text)
+    draft = redacted(applied(text, _distinct(edits)), secrets)
+    work = first.work
+    entries = ranked(work.entries)
+    for entry in entries:
+        entry.written, entry.result = redacted(entry.written, secrets), redacted(entry.result, secrets)
+        entry.why, entry.notes = redacted(entry.why, secrets), [redacted(note, secrets) for note in entry.notes]
+    refused = redacted(work.refused, secrets) if work.refused else None
+    renewed = first.renewed(table.version)
+    return Translation(
+        form=found[0].form,
+        command=None if refused else draft,
+        draft=draft if refused else None,
+        arguments=[redacted(word, secrets) for word in renewed.words()],
+        server=redacted(_server(renewed), secrets),
+        parsed=None if refused else first.parsed,
+        env={name: redacted(value, secrets) for name, value in work.settings.items()},
+        entries=entries,
+        refused=refused,
+        sglang=table.version,
+        others=len(found) - 1,
+    )
+
+
+def _server(renewed: Renewed) -> str:
+    from tools.serving.flags.launch import MODULE, lines
+
+    return lines(f"python -m {MODULE}", renewed, spread=False)
+
+
+def _distinct(edits: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Edits that do not overlap; of two at one place the first one made."""
+    kept: list[tuple[int, int, str]] = []
+    for edit in edits:
+        if all(edit[1] <= other[0] or edit[0] >= other[1] or edit[0] == edit[1] != other[0] for other in kept):
+            if edit not in kept:
+                kept.append(edit)
+    return kept
+
+
+def _loose_secrets(text: str) -> dict[str, str]:
+    """Tokens that stand anywhere else in the text, by their known beginnings."""
+    found = re.findall(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|ghp_\w{20,}|github_pat_\w{20,})", text)
+    return {token: "***" for token in found if is_secret("", token) and not open_value(token)}
