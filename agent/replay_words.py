@@ -60,7 +60,7 @@ def body(entry: Entry) -> str:
             return str(p.get(name, ""))
     if entry.kind == "child.reported":
         report = p.get("report")
-        return report if isinstance(report, str) else json.dumps(report, ensure_ascii=False, indent=1)
+        return _report(report) or json.dumps(report, ensure_ascii=False, indent=1)
     return ""
 
 
@@ -68,6 +68,15 @@ def searchable(entry: Entry) -> str:
     """All that a search looks at, in small letters."""
     said = body(entry)
     return f"{entry.kind} {entry.actor} {words(entry)} {said}".casefold()
+
+
+def _report(report: Any) -> str:
+    """A subagent's report as text: it is an object whose shape its prompt decides."""
+    if isinstance(report, str):
+        return report
+    if isinstance(report, Mapping):
+        return next((str(report[name]) for name in ("text", "summary", "report", "answer") if report.get(name)), "")
+    return ""
 
 
 def _blocks(content: Iterable[Any]) -> Iterable[str]:
@@ -165,6 +174,11 @@ def _notes(kind: str, name: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda p: f"{kind}{_first(str(p.get(name, '')))}"
 
 
+def body_of_report(p: Mapping[str, Any]) -> str:
+    """The text of a subagent's report, or its JSON."""
+    return _report(p.get("report")) or _raw(p.get("report"))
+
+
 _TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "session.created": lambda p: f"{p['title']}" + (f", by playbook {p['playbook']}" if p.get("playbook") else ""),
     "session.status": lambda p: f"session {p['status']}{_why(p)}",
@@ -190,6 +204,6 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "conversation.compacted": lambda p: f"compacted up to message {p['through']}",
     "conversation.cleared": lambda p: "older tool results are left out from here on",
     "child.started": lambda p: f"subagent {p['child']} started: {_first(str(p.get('title') or p.get('prompt', '')))}",
-    "child.reported": lambda p: f"subagent {p['child']} {p.get('status')}: {_first(str(p.get('report', '')))}",
+    "child.reported": lambda p: f"subagent {p['child']} {p.get('status')}: {_first(body_of_report(p))}",
     "foreign.record": lambda p: f"{p.get('format')} record at {p.get('place')}",
 }

@@ -1,6 +1,8 @@
 // The todo graph as it was: layers from left to right (on narrow screens from top to bottom), edges coloured by what they are.
 
 const BOX = { w: 148, h: 46, gapX: 38, gapY: 14 };
+const SLIM = { ...BOX, w: 122, gapX: 26 };
+const cut = (text, n) => (text.length > n ? `${text.slice(0, n - 1)}…` : text);
 
 /** Nodes to draw: todos, and each for_each of more than four members as one. */
 function nodesOf(m) {
@@ -62,24 +64,25 @@ function makeGraph(m, act) {
   const most = Math.max(...layers.map((l) => l.length));
   const frame = h("div", { class: "graph-scroll", tabindex: "0", "aria-label": "todo graph" });
   const shown = new Map(), lines = [];
+  const size = layers.length > 6 ? SLIM : BOX;
 
   function draw() {
     const tall = frame.clientWidth > 0 && frame.clientWidth < 560;
-    const across = tall ? BOX.w + 20 : BOX.w + BOX.gapX, along = tall ? BOX.h + 34 : BOX.h + BOX.gapY;
+    const across = tall ? size.w + 20 : size.w + size.gapX, along = tall ? size.h + 34 : size.h + size.gapY;
     const at = (id) => tall
       ? { x: (place.get(id) + (most - 1) / 2) * across, y: layer.get(id) * along }
       : { x: layer.get(id) * across, y: (place.get(id) + (most - 1) / 2) * along };
-    const width = (tall ? most * across - 20 : layers.length * across - BOX.gapX) + 4;
-    const height = (tall ? layers.length * along - 34 : most * along - BOX.gapY) + 4;
-    const root = s("svg", { viewBox: `-2 -2 ${width} ${height}`, class: "graph-svg", style: { width: `${width}px`, minWidth: `${Math.round(width * 0.62)}px` }, role: "img", "aria-label": "todo graph" });
+    const width = (tall ? most * across - 20 : layers.length * across - size.gapX) + 4;
+    const height = (tall ? layers.length * along - 34 : most * along - size.gapY) + 4;
+    const root = s("svg", { viewBox: `-2 -2 ${width} ${height}`, class: "graph-svg", style: { width: `${width}px`, minWidth: `${Math.round(width * 0.6)}px` }, role: "img", "aria-label": "todo graph" });
     shown.clear();
     lines.length = 0;
     for (const [id, node] of nodes) {
       const to = at(id);
       for (const edge of node.edges.values()) {
         const from = at(edge.from);
-        const a = tall ? { x: from.x + BOX.w / 2, y: from.y + BOX.h } : { x: from.x + BOX.w, y: from.y + BOX.h / 2 };
-        const b = tall ? { x: to.x + BOX.w / 2, y: to.y } : { x: to.x, y: to.y + BOX.h / 2 };
+        const a = tall ? { x: from.x + size.w / 2, y: from.y + size.h } : { x: from.x + size.w, y: from.y + size.h / 2 };
+        const b = tall ? { x: to.x + size.w / 2, y: to.y } : { x: to.x, y: to.y + size.h / 2 };
         const bend = tall ? Math.max(14, (b.y - a.y) / 2) : Math.max(20, (b.x - a.x) / 2);
         const d = tall ? `M${a.x} ${a.y}C${a.x} ${a.y + bend} ${b.x} ${b.y - bend} ${b.x} ${b.y}` : `M${a.x} ${a.y}C${a.x + bend} ${a.y} ${b.x - bend} ${b.y} ${b.x} ${b.y}`;
         const line = s("path", { d, class: `edge on-${edge.on}` }, s("title", {}, `${id} after ${edge.from}${edge.on === "success" ? "" : `, on ${edge.on}`}`));
@@ -95,13 +98,12 @@ function makeGraph(m, act) {
   function box(id, node, where) {
     const single = node.todos.length === 1 ? node.todos[0] : null;
     const name = single ? single.id : `${id.slice(6)} × ${node.todos.length}`;
-    const cut = (text, n) => (text.length > n ? `${text.slice(0, n - 1)}…` : text);
     const state = s("text", { class: "box-mark", x: 14, y: 20 });
     const under = s("text", { class: "box-under", x: 32, y: 36 });
-    const bar = s("rect", { class: "box-bar", x: 0, y: BOX.h - 3, width: 0, height: 3 });
+    const bar = s("rect", { class: "box-bar", x: 0, y: size.h - 3, width: 0, height: 3 });
     const node_ = s("g", { class: "box", transform: `translate(${where.x} ${where.y})`, tabindex: "0", role: "button", onclick: () => single && act.open({ todo: single.id }), onkeydown: (e) => { if (e.key === "Enter" && single) act.open({ todo: single.id }); } },
-      s("rect", { class: `box-back kind-${node.kind}`, width: BOX.w, height: BOX.h, rx: node.kind === "gate" || node.kind === "race" ? 23 : 8 }),
-      state, s("text", { class: "box-name", x: 32, y: 20 }, cut(name, 15)), under, single ? null : bar, s("title", {}, single ? `${single.title || single.id} (${single.kind})` : name));
+      s("rect", { class: `box-back kind-${node.kind}`, width: size.w, height: size.h, rx: node.kind === "gate" || node.kind === "race" ? 23 : 8 }),
+      state, s("text", { class: "box-name", x: 32, y: 20 }, cut(name, Math.floor((size.w - 36) / 7.4))), under, single ? null : bar, s("title", {}, single ? `${single.title || single.id} (${single.kind})` : name));
     shown.set(id, { g: node_, state, under, bar, node, single });
     return node_;
   }
@@ -117,7 +119,8 @@ function makeGraph(m, act) {
         const attempt = single.attempts.filter((a) => a[0] <= now).pop();
         const took = attempt ? duration(Math.min(attempt[1] ?? now, now) - attempt[0]) : "";
         const kind = node.kind === "job" ? "" : node.kind;
-        under.textContent = [kind, status === "pending" ? "waits" : took || (WORDS[status] || status || "")].filter(Boolean).join(" · ");
+        const words = [kind, status === "pending" ? "waits" : took || (WORDS[status] || status || "")].filter(Boolean).join(" · ");
+        under.textContent = cut(words, Math.floor((size.w - 32) / 5.6));
       } else {
         const states = node.todos.map((t) => statusAt(t, at)?.[1]);
         const ended = states.filter((x) => TERMINAL.has(x)).length;
@@ -125,7 +128,7 @@ function makeGraph(m, act) {
         g.setAttribute("class", `box st-${status}`);
         state.textContent = MARKS[status] || "·";
         under.textContent = `${ended} of ${states.length}`;
-        bar.setAttribute("width", String(BOX.w * ended / states.length));
+        bar.setAttribute("width", String(size.w * ended / states.length));
       }
     }
     for (const [line, edge] of lines) {

@@ -12,6 +12,53 @@ function packed(spans, end) {
   });
 }
 
+/** GPUs of a host that were always held together, as one. */
+function alike(leases) {
+  const same = new Map();
+  for (const lease of leases) {
+    const key = JSON.stringify([lease.host, lease.spans]);
+    if (same.has(key)) same.get(key).gpus.push(lease.gpu);
+    else same.set(key, { ...lease, gpus: [lease.gpu] });
+  }
+  return [...same.values()];
+}
+
+/** 0, 1, 2, 5 as 0–2, 5. */
+function ranges(numbers) {
+  const out = [];
+  for (const n of numbers) {
+    if (out.length && out[out.length - 1][1] === n - 1) out[out.length - 1][1] = n;
+    else out.push([n, n]);
+  }
+  return out.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ");
+}
+
+const FOLDED = 0.04;
+
+/** Time to a share of the width. Long stretches in which nobody drove the session are drawn narrow when `fold` is on. */
+function scaleOf(m, fold) {
+  const gaps = fold ? m.absences.map(([start, end]) => [start, end ?? m.end]).filter(([start, end]) => end - start > 0.1 * m.end) : [];
+  const cut = gaps.reduce((sum, [start, end]) => sum + end - start, 0);
+  const wide = (1 - FOLDED * gaps.length) / Math.max(1e-9, m.end - cut);
+  const pieces = [];
+  let at = 0, share = 0;
+  for (const [start, end] of gaps) {
+    pieces.push([at, start, share, wide]);
+    share += (start - at) * wide;
+    pieces.push([start, end, share, FOLDED / (end - start)]);
+    share += FOLDED;
+    at = end;
+  }
+  pieces.push([at, m.end, share, wide]);
+  return {
+    gaps,
+    to: (time) => { const t = clamp(time, 0, m.end), p = pieces[Math.max(0, lastWhere(pieces, (piece) => piece[0] <= t))]; return p[2] + (t - p[0]) * p[3]; },
+    back: (x) => { const p = pieces[Math.max(0, lastWhere(pieces, (piece) => piece[2] <= x))]; return Math.min(p[1], p[0] + (x - p[2]) / p[3]); },
+    inGap: (time) => gaps.some(([start, end]) => time > start && time < end),
+    span: m.end - cut,
+  };
+}
+
 /** Each lane: {name, note, kind, bars: [{start, end, cls, title, open, text}], marks, height}. */
 function lanesOf(m) {
   const lanes = [];
@@ -26,8 +73,9 @@ function lanesOf(m) {
       done.add(t.group);
     } else lanes.push(todoLane(m, t));
   }
-  for (const lease of m.leases) {
-    lanes.push({ name: `GPU ${lease.gpu}`, note: lease.host, kind: "gpu", bars: lease.spans.map(([job, todo, start, end]) => ({ start, end, cls: "lease", title: `${todo} held it`, text: todo, open: { job } })) });
+  const todos = lanes.length;
+  for (const lease of alike(m.leases)) {
+    lanes.push({ name: `GPU ${ranges(lease.gpus)}`, note: lease.host, kind: "gpu", bars: lease.spans.map(([job, todo, start, end]) => ({ start, end, cls: "lease", title: `${todo} held it`, text: todo, open: { job } })) });
   }
   for (const child of m.children) {
     lanes.push({ name: child.title, note: "subagent", kind: "child", bars: [{ start: child.start, end: child.end, cls: `attempt ${child.status === "running" ? "in_progress" : child.status} sort-research`, title: `subagent ${child.title}: ${child.status}`, open: { child: child.id } }] });
@@ -45,7 +93,17 @@ function lanesOf(m) {
       marks: m.said.map((at) => ({ at, cls: "said", title: "said something" })),
     });
   }
-  return lanes;
+  return { lanes, todos };
+}
+
+/** Very many todos in as few rows as they can share. */
+function shared(m, lanes) {
+  const spans = lanes.flatMap((lane) => lane.bars.filter((b) => !b.cls.startsWith("job")).map((b) => ({ ...b, text: lane.name, name: lane.name })));
+  const rows = [];
+  for (const b of packed(spans.sort((x, y) => x.start - y.start), m.end)) {
+    (rows[b.lane] ||= { name: b.lane ? "" : `${lanes.length} todos`, note: "", kind: "todo", bars: [] }).bars.push({ ...b, depth: 1 });
+  }
+  return rows.slice(0, MOST_LANES);
 }
 
 function stacked(spans, end) {
@@ -74,8 +132,9 @@ function groupLane(m, name, members) {
 }
 
 function makeLanes(m, act) {
-  const all = lanesOf(m);
-  let zoom = 1, everything = false;
+  const { lanes: all, todos } = lanesOf(m);
+  const few = todos > MOST_LANES ? [...shared(m, all.slice(0, todos)), ...all.slice(todos)] : all;
+  let zoom = 1, everything = false, folding = true, scale = scaleOf(m, true);
   const inner = h("div", { class: "lanes-inner" });
   const scroll = h("div", { class: "lanes-scroll", tabindex: "0", "aria-label": "time lanes" }, inner);
   const over = h("div", { class: "lanes-over" });
@@ -83,22 +142,28 @@ function makeLanes(m, act) {
   const shade = h("div", { class: "shade" });
   const names = new Map();
 
-  const x = (time) => `${(100 * time / m.end).toFixed(4)}%`;
-  const width = (start, end) => `max(2px, ${(100 * Math.max(0, (end ?? m.end) - start) / m.end).toFixed(4)}%)`;
+  const x = (time) => `${(100 * scale.to(time)).toFixed(4)}%`;
+  const share = (start, end) => Math.max(0, scale.to(end ?? m.end) - scale.to(start));
+  const width = (start, end) => `max(2px, ${(100 * share(start, end)).toFixed(4)}%)`;
 
   function bar(b, height) {
     const style = { left: x(b.start), width: width(b.start, b.end) };
     if (b.depth > 1) { style.top = `${(100 * b.lane / b.depth).toFixed(2)}%`; style.height = `${(100 / b.depth).toFixed(2)}%`; }
-    const share = ((b.end ?? m.end) - b.start) / m.end * zoom;
-    return h("button", { class: `bar ${b.cls}${b.end === null ? " open" : ""}`, style, title: b.title, tabindex: "-1", onclick: (e) => { e.stopPropagation(); if (b.open) act.open(b.open); else act.seek(placeAt(m, b.start)); } }, b.text && share > 0.06 ? h("span", {}, b.text) : null);
+    const room = share(b.start, b.end) * zoom;
+    return h("button", { class: `bar ${b.cls}${b.end === null ? " open" : ""}`, style, title: b.title, tabindex: "-1", onclick: (e) => { e.stopPropagation(); if (b.open) act.open(b.open); else act.seek(placeAt(m, b.start)); } }, b.text && room > 0.06 ? h("span", {}, b.text) : null);
   }
 
   function draw() {
-    const shown = everything ? all : all.slice(0, MOST_LANES);
+    const shown = everything ? all : few;
     names.clear();
-    const step = niceStep(m.end / zoom, scroll.clientWidth < 600 ? 5 : 9, TIME_STEPS);
+    scale = scaleOf(m, folding);
+    const step = niceStep(scale.span / zoom, scroll.clientWidth < 600 ? 4 : 8, TIME_STEPS);
     const ticks = [];
-    for (let t = 0; t <= m.end * 1.0001 && ticks.length < 2000; t += step) ticks.push(h("span", { class: t + step * 0.6 > m.end ? "tick last" : "tick", style: { left: x(t) } }, clock(Number(t.toFixed(3)))));
+    for (let t = 0; t <= m.end * 1.0001 && ticks.length < 2000; t += step) {
+      const last = scale.to(t) > 0.94;
+      if (scale.inGap(t) || (last && t > 0 && (scale.to(t) - scale.to(t - step)) * zoom < 0.17)) continue;
+      ticks.push(h("span", { class: last ? "tick last" : "tick", style: { left: x(t) } }, clock(Number(t.toFixed(3)))));
+    }
     const rows = shown.map((lane) => {
       const label = h("button", { class: `lane-name kind-${lane.kind}`, title: lane.todo?.title || lane.name, onclick: () => lane.open && act.open(lane.open) }, h("i", { class: "lane-mark" }), h("span", { class: "lane-id" }, lane.name), lane.note ? h("span", { class: "lane-note" }, lane.note) : null);
       if (lane.todo) names.set(lane.todo.id, label);
@@ -106,16 +171,16 @@ function makeLanes(m, act) {
       return h("div", { class: `lane ${lane.kind}` }, label, track);
     });
     inner.style.setProperty("--zoom", zoom);
-    over.replaceChildren(...m.absences.map(([start, end, note]) => h("div", { class: "absence", style: { left: x(start), width: width(start, end) }, title: note })), shade, needle);
+    over.replaceChildren(...m.absences.map(([start, end, note]) => h("div", { class: "absence", style: { left: x(start), width: width(start, end) }, title: note }, folding && scale.gaps.some((gap) => gap[0] === start) ? h("span", {}, `${note} ${duration((end ?? m.end) - start)}`) : null)), shade, needle);
     inner.replaceChildren(h("div", { class: "lane axis" }, h("div", { class: "lane-name" }), h("div", { class: "track" }, ticks)), ...rows, h("div", { class: "over-frame" }, over));
-    more.hidden = all.length <= MOST_LANES;
-    more.textContent = everything ? "show fewer" : `show all ${all.length} lanes`;
+    more.hidden = few === all;
+    more.textContent = everything ? "share lanes" : "a lane for each todo";
     at(act.place());
   }
 
   function setZoom(next, centre) {
     const before = zoom, track = inner.clientWidth;
-    const focus = centre ?? timeAt(m, act.place()) / m.end;
+    const focus = centre ?? scale.to(timeAt(m, act.place()));
     zoom = clamp(next, 1, 400);
     if (zoom === before) return;
     draw();
@@ -125,7 +190,7 @@ function makeLanes(m, act) {
   function at(place) {
     const time = place >= m.rows.length ? m.end : timeAt(m, place);
     needle.style.left = x(time);
-    needle.classList.toggle("flip", time > m.end * 0.85);
+    needle.classList.toggle("flip", scale.to(time) > 0.85);
     shade.style.left = x(time);
     needle.firstChild.textContent = place >= m.rows.length ? "" : clock(time);
     for (const [id, label] of names) {
@@ -139,7 +204,7 @@ function makeLanes(m, act) {
   inner.addEventListener("click", (e) => {
     const frame = over.getBoundingClientRect();
     if (e.clientX < frame.left || e.target.closest(".lane-name")) return;
-    act.seek(placeAt(m, clamp((e.clientX - frame.left) / frame.width, 0, 1) * m.end));
+    act.seek(placeAt(m, scale.back(clamp((e.clientX - frame.left) / frame.width, 0, 1))));
   });
   scroll.addEventListener("wheel", (e) => {
     if (!e.ctrlKey && !e.metaKey) return;
@@ -148,6 +213,7 @@ function makeLanes(m, act) {
     setZoom(zoom * (e.deltaY < 0 ? 1.3 : 1 / 1.3), clamp((e.clientX - frame.left) / frame.width, 0, 1));
   }, { passive: false });
   const keys = [["−", "Narrow (-)", () => setZoom(zoom / 1.6)], ["+", "Widen (+)", () => setZoom(zoom * 1.6)], ["⤢", "Whole session (0)", () => setZoom(1)]];
+  if (scale.gaps.length) keys.unshift(["≈", "Times without anybody narrow, or true to scale", () => { folding = !folding; draw(); }]);
   const node = h("section", { class: "card lanes", id: "lanes" },
     h("div", { class: "card-head" }, h("h2", {}, "What ran when"), legend(m), h("div", { class: "buttons noprint" }, keys.map(([text, title, go]) => h("button", { class: "tool", title, "aria-label": title, onclick: go }, text)))),
     scroll, more);

@@ -27,13 +27,12 @@ const toneOf = (m, row) => {
 /** Text that may be long: its beginning, and the rest behind a button. */
 function longText(text, wanted, lines = 14) {
   const all = text.split("\n");
-  if (all.length <= lines + 4 && text.length <= 1800) return h("div", { class: "said-text" }, marked(text, wanted));
+  if (all.length <= lines + 4 && text.length <= 1800) return h("div", { class: "said-text" }, markdown(text, wanted));
   const head = all.slice(0, lines).join("\n").slice(0, 1500);
-  const node = h("div", { class: "said-text" }, marked(head, wanted), "\n");
-  node.append(h("button", { class: "link more", onclick: (e) => { e.stopPropagation(); node.replaceChildren(...fragments(marked(text, wanted))); } }, `… ${amount(text.length - head.length)} more characters`));
+  const node = h("div", { class: "said-text" }, markdown(head, wanted));
+  node.append(h("button", { class: "link more", onclick: (e) => { e.stopPropagation(); node.replaceChildren(...markdown(text, wanted)); } }, `… ${amount(text.length - head.length)} more characters`));
   return node;
 }
-const fragments = (parts) => [parts].flat().map((part) => (part instanceof Node ? part : document.createTextNode(part)));
 
 function callSummary(input) {
   if (!input || typeof input !== "object") return String(input ?? "");
@@ -93,7 +92,7 @@ function makeLog(m, act) {
     if (kind === "operator.said") return [h("span", { class: "who you" }, "you"), longText(d.text || row[6], wanted)];
     if (kind === "model.answered") return [who || h("span", { class: "who" }, "model"), (d.blocks || []).map((block) => blockNode(block))];
     if (kind === "tool.answered") {
-      return [who, h("details", { class: "out", open: wanted && (d.text || "").toLowerCase().includes(wanted) }, h("summary", {}, h("b", {}, d.rest?.name || "tool"), " ", marked(row[6].replace(/^\S+ (→|failed:) /, ""), wanted)), h("pre", {}, marked(d.text || "", wanted)))];
+      return [who, h("details", { class: "out", open: wanted !== "" && (d.text || "").toLowerCase().includes(wanted) }, h("summary", {}, h("b", {}, d.rest?.name || "tool"), " ", marked(row[6].replace(/^\S+ (→|failed:) /, ""), wanted)), h("pre", {}, marked(d.text || "", wanted)))];
     }
     if (kind === "notice.raised" || kind === "child.reported" || kind === "conversation.compacted") return [h("span", { class: "who note" }, kind === "notice.raised" ? "notice" : kind === "child.reported" ? "report" : "compacted"), longText(d.text || row[6], wanted, 6)];
     return [who, h("span", { class: "line" }, marked(row[6], wanted))];
@@ -119,6 +118,7 @@ function makeLog(m, act) {
       node.classList.toggle("now", index >= 0 && i === visible[index]);
     }
     if (!chunk) { list.scrollTop = 0; return; }
+    if (index === visible.length - 1) { list.scrollTop = list.scrollHeight; return; }
     const node = chunk.node.children[index % CHUNK];
     const top = node.offsetTop - list.offsetTop;
     if (top < list.scrollTop + 30 || top + node.offsetHeight > list.scrollTop + list.clientHeight - 30) list.scrollTop = Math.max(0, top - list.clientHeight * 0.7);

@@ -106,11 +106,19 @@ function start(model) {
   const onPrint = () => log.printAll();
   addEventListener("beforeprint", onPrint);
 
+  const column = app.querySelector(".right");
+  const fit = () => { // the messages end above the player, wherever the page is scrolled to
+    const beside = getComputedStyle(column).position === "sticky";
+    log.node.style.height = beside ? `${Math.max(320, innerHeight - Math.max(14, column.getBoundingClientRect().top) - 66)}px` : "";
+  };
+  addEventListener("scroll", fit, { passive: true });
+  addEventListener("resize", fit);
   let wide = 0;
   const sized = new ResizeObserver(() => { if (app.clientWidth !== wide) { wide = app.clientWidth; lanes.draw(); graph?.draw(); } });
   sized.observe(app);
   lanes.draw();
   graph?.draw();
+  fit();
   log.draw();
   show();
   if (location.hash) {
@@ -120,7 +128,7 @@ function start(model) {
   return {
     state: () => ({ place, follow, rows: m.rows.length }),
     seek: act.seek,
-    leave() { document.removeEventListener("keydown", onKey); removeEventListener("beforeprint", onPrint); sized.disconnect(); clearTimeout(playing); },
+    leave() { document.removeEventListener("keydown", onKey); removeEventListener("beforeprint", onPrint); removeEventListener("scroll", fit); removeEventListener("resize", fit); sized.disconnect(); clearTimeout(playing); },
   };
 }
 

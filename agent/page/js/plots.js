@@ -5,12 +5,14 @@ const PLOT = { w: 300, h: 120, left: 6, right: 6, top: 10, bottom: 18 };
 function chart(m, curve, act) {
   const points = curve.points;
   const values = points.map((p) => p[1]);
-  let low = Math.min(...values), high = Math.max(...values);
+  const low = Math.min(...values), usual = [...values].sort((a, b) => a - b)[Math.floor(values.length * 0.9)];
+  let high = Math.max(...values);
+  if (low >= 0 && usual > 0 && high > 4 * usual) high = 2 * usual; // one outlier must not flatten the rest
   const zero = low >= 0 && low < high * 0.5 ? 0 : low;
   if (high === zero) high = zero + 1;
   const t0 = points[0][0], t1 = points[points.length - 1][0];
   const x = (t) => PLOT.left + (PLOT.w - PLOT.left - PLOT.right) * (t1 > t0 ? (t - t0) / (t1 - t0) : 0);
-  const y = (v) => PLOT.h - PLOT.bottom - (PLOT.h - PLOT.top - PLOT.bottom) * (v - zero) / (high - zero);
+  const y = (v) => PLOT.h - PLOT.bottom - (PLOT.h - PLOT.top - PLOT.bottom) * (Math.min(v, high) - zero) / (high - zero);
   const line = points.map(([t, v], n) => `${n ? "L" : "M"}${x(t).toFixed(1)} ${y(v).toFixed(1)}`).join("");
   const base = y(zero).toFixed(1);
   const dot = s("circle", { r: 3.5, class: "plot-dot", cx: x(t1), cy: y(values[values.length - 1]) });

@@ -34,7 +34,7 @@ function tiles(m) {
   if (t.gpus) out.push(tile("GPU time", `${amount(t.gpu_s / 3600)} h`, `held on ${plural(t.gpus, "GPU")}, ${percent(t.gpu_s / (t.gpus * m.end))} of the time`, `${amount(t.gpu_s)} GPU seconds`));
   if (t.calls) {
     const cost = t.cost === null ? "no price known" : `${t.cost.toFixed(t.cost < 1 ? 3 : 2)}${t.priced < t.calls ? " for some" : ""}`;
-    out.push(tile("Model", t.cost === null ? `${amount(t.in + t.out)} tok` : cost, `${plural(t.calls, "call")}, ${amount(t.in)} in${t.cached ? ` (${percent(t.cached / t.in)} cached)` : ""}, ${amount(t.out)} out`));
+    out.push(tile(t.cost === null ? "Model" : "Model cost", t.cost === null ? `${amount(t.in + t.out)} tokens` : cost, `${plural(t.calls, "call")}, ${amount(t.in)} in${t.cached ? ` (${percent(t.cached / t.in)} cached)` : ""}, ${amount(t.out)} out`));
   }
   if (m.questions.length) out.push(tile("Waited for a person", duration(t.asked_s), plural(m.questions.length, "question")));
   if (m.children.length) out.push(tile("Subagents", String(m.children.length), `${m.children.filter((c) => c.status === "completed").length} reported`));
@@ -42,11 +42,28 @@ function tiles(m) {
   return h("div", { class: "tiles" }, out);
 }
 
+/** The steps by name, the longest first; when none of very many stands out, by what they are. */
+function longestOf(path, total) {
+  const sum = (keyOf) => {
+    const sums = new Map();
+    for (const [sort, label, start, end, todo] of path) {
+      const entry = sums.get(keyOf(sort, label)) || { sort, label: keyOf === bySort ? SORTS[sort] || sort : label, seconds: 0, todo };
+      entry.seconds += end - start;
+      sums.set(keyOf(sort, label), entry);
+    }
+    return [...sums.values()].sort((a, b) => b.seconds - a.seconds);
+  };
+  const bySort = (sort) => sort;
+  const named = sum((sort, label) => `${sort} ${label}`);
+  const told = named.slice(0, 6).reduce((seconds, row) => seconds + row.seconds, 0);
+  return told >= total / 3 ? { longest: named, byName: true } : { longest: sum(bySort), byName: false };
+}
+
 /** The chain of steps that decided how long it took: a bar in order of time, and the longest by name. */
 function pathBar(m, act) {
   const total = m.path.reduce((sum, p) => sum + p[3] - p[2], 0);
   if (!m.path.length || total <= 0) return null;
-  const bar = h("div", { class: "path-bar", role: "img", "aria-label": "steps that decided the duration, by time" });
+  const bar = h("div", { class: m.path.length > 80 ? "path-bar dense" : "path-bar", role: "img", "aria-label": "steps that decided the duration, by time" });
   for (const [sort, label, start, end, todo] of m.path) {
     const share = (end - start) / total;
     if (share < 0.0008) continue;
@@ -55,19 +72,12 @@ function pathBar(m, act) {
       onclick: () => act.seek(placeAt(m, start), todo),
     }, share > 0.05 ? h("span", {}, label) : null));
   }
-  const sums = new Map();
-  for (const [sort, label, start, end, todo] of m.path) {
-    const key = `${sort} ${label}`;
-    const entry = sums.get(key) || { sort, label, seconds: 0, todo };
-    entry.seconds += end - start;
-    sums.set(key, entry);
-  }
-  const longest = [...sums.values()].sort((a, b) => b.seconds - a.seconds);
+  const { longest, byName } = longestOf(m.path, total);
   const shown = longest.slice(0, 6).filter((row) => row.seconds / total >= 0.005 || longest.length <= 3);
   const rest = longest.slice(shown.length).reduce((sum, row) => sum + row.seconds, 0);
   const list = h("ol", { class: "path-list" }, shown.map((row) => h("li", {},
-    h("i", { class: `dot sort-${row.sort}` }), row.todo ? h("button", { class: "link", onclick: () => act.open({ todo: row.todo }) }, row.label) : h("span", {}, row.label),
-    h("span", { class: "quiet" }, SORTS[row.sort] && row.sort !== "job" ? SORTS[row.sort] : ""), h("b", {}, duration(row.seconds)), h("span", { class: "share" }, percent(row.seconds / total)))));
+    h("i", { class: `dot sort-${row.sort}` }), byName && row.todo ? h("button", { class: "link", onclick: () => act.open({ todo: row.todo }) }, row.label) : h("span", {}, row.label),
+    h("span", { class: "quiet" }, byName && row.todo && !["job", "queue"].includes(row.sort) ? SORTS[row.sort] || "" : ""), h("b", {}, duration(row.seconds)), h("span", { class: "share" }, percent(row.seconds / total)))));
   if (rest > 0 && rest / total >= 0.001) list.append(h("li", { class: "quiet" }, h("i", { class: "dot" }), h("span", {}, plural(longest.length - shown.length, "other")), h("span", {}, ""), h("b", {}, duration(rest)), h("span", { class: "share" }, percent(rest / total))));
   return h("section", { class: "card path" }, h("h2", {}, "Where the time went"),
     h("p", { class: "hint" }, "The chain that decided how long it took; what ran beside it is in the lanes below."), bar, list);
