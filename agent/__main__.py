@@ -280,6 +280,32 @@ app.command("bench")(cli_bench.bench)
 
 
 @app.command()
+def translate(
+    source: Annotated[
+        str, typer.Argument(metavar="COMMAND|FILE|-", help="A vLLM command in quotes, or a script, unit, manifest.")
+    ],
+    sglang_version: Annotated[
+        str | None, typer.Option("--sglang-version", metavar="VERSION", help="The options of that SGLang release.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="The options of the SGLang installed there.")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option("--python", metavar="PATH", help="With --host: the Python that has SGLang.")
+    ] = None,
+    json: Json = False,
+    db: Db = None,
+) -> int:
+    """Translate how vLLM is started to SGLang.
+
+    The command goes to stdout, the report to stderr. Exit code 0 is clean, 10 with warnings, 20 refused.
+    """
+    from agent import cli_translate
+
+    return cli_translate.run(source, version=sglang_version, host=host, python=python, db=db, json=json)
+
+
+@app.command()
 def doctor(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Rebuild every table from the log.")] = False,
     hosts: Annotated[bool, typer.Option("--hosts", help="Also reach each known host.")] = False,

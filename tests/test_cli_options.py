@@ -26,6 +26,7 @@ EXPECTED = {
     "turnout logs": "--db --follow --help --offset --raw --session --tail -f -s JOB|TODO",
     "turnout kill": "--db --grace --help --session --yes -s -y JOB|TODO",
     "turnout diagnose": "--help --json FILE|-",
+    "turnout translate": "--db --help --host --json --python --sglang-version COMMAND|FILE|-",
     "turnout doctor": "--db --help --hosts --json --rebuild",
     "turnout version": "--help",
     "turnout hosts": "--help",

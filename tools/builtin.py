@@ -9,6 +9,7 @@ from tools.diagnose import diagnose as read_text
 from tools.jobs import check_id
 from tools.probe import facts
 from tools.serving import adjust, moving, operate, research, steps, tune_trials  # noqa: F401 - registers their tools
+from tools.serving.flags import on_host  # noqa: F401 - registers its tool
 
 TAIL_BYTES = 256 * 1024
 
