@@ -26,7 +26,7 @@ import torch
 from eagle3.attention import attend, attend_reference
 from eagle3.compiled import use_compiled
 from eagle3.compose import open_turn
-from eagle3.config import Train
+from eagle3.config import Config, Train
 from eagle3.data import Conversation, chat_ids, draft_vocabulary, mapping_tensors
 from eagle3.distributed import Group
 from eagle3.drafter_config import drafter_config
@@ -37,7 +37,7 @@ from eagle3.local import Local
 from eagle3.model import Drafter
 from eagle3.objective import Batch, unrolled_loss
 from eagle3.runtime import compute
-from eagle3.target import Target, load_tokenizer, read_config, read_embedding, read_head, stop_tokens
+from eagle3.target import Target, load_model, load_tokenizer, read_config, read_embedding, read_head, stop_tokens
 from eagle3.trainer import Trainer, learning_rate, share_done
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, operations a second, by the makers' sheets
@@ -191,7 +191,7 @@ def sample(given: argparse.Namespace, device: torch.device) -> list[Conversation
     torch.manual_seed(0)
     tokenizer = load_tokenizer(given.target)
     stops = stop_tokens(given.target, tokenizer)
-    local = Local(given.target, torch.bfloat16 if device.type == "cuda" else torch.float32, device, 512)
+    local = Local(load_model(Config(), given.target, device), 512)
     turn = Request(open_turn(tokenizer), 64, stops, temperature=1.0)
     texts = [tokenizer.decode(a.ids, skip_special_tokens=True) for _, a in local.answer([turn] * given.answers)]
     talks = [[{"role": "user", "content": text.strip() or "Hello"}] for text in texts]
@@ -249,7 +249,7 @@ def parts(
     """A random drafter over the likeliest tokens of `talks`, the target's head cut to them, and the target."""
     settings = read_config(folder)
     layers = settings.num_hidden_layers
-    target = Target.load(folder, (), torch.bfloat16 if device.type == "cuda" else torch.float32, device)
+    target = Target.load(Config(), folder, device)
     kept = draft_vocabulary(talks, settings.vocab_size, vocabulary)
     d2t, t2d = mapping_tensors(kept, settings.vocab_size)
     torch.manual_seed(0)

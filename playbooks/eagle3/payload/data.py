@@ -32,20 +32,22 @@ class Conversation:
     greedy: bool = True
 
 
-def encode_conversation(tokenizer: Any, messages: Sequence[dict[str, str]]) -> tuple[list[int], list[int]]:
+def encode_conversation(
+    tokenizer: Any, messages: Sequence[dict[str, str]], **arguments: Any
+) -> tuple[list[int], list[int]]:
     """Token ids and loss mask of a conversation of any number of turns, through the tokenizer's own chat template.
 
     Each assistant turn is found by rendering the conversation up to it, once with the generation prompt and once with
     the answer. Both must begin alike, or the template shows the model one thing in training and another in serving (a
-    `<think>` block that comes and goes is the usual case): that raises StepError.
+    `<think>` block that comes and goes is the usual case): that raises StepError. `arguments` are the template's.
     """
     ids: list[int] = []
     mask: list[int] = []
     for turn, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        before = chat_ids(tokenizer, messages[:turn], generation_prompt=True)
-        after = chat_ids(tokenizer, messages[: turn + 1], generation_prompt=False)
+        before = chat_ids(tokenizer, messages[:turn], generation_prompt=True, **arguments)
+        after = chat_ids(tokenizer, messages[: turn + 1], generation_prompt=False, **arguments)
         if after[: len(before)] != before or before[: len(ids)] != ids:
             raise StepError(
                 f"the chat template renders turn {turn} differently once it is answered",
@@ -56,11 +58,15 @@ def encode_conversation(tokenizer: Any, messages: Sequence[dict[str, str]]) -> t
     return ids, mask
 
 
-def chat_ids(tokenizer: Any, messages: Sequence[dict[str, str]], *, generation_prompt: bool) -> list[int]:
-    """Token ids of `messages` as the target's chat template writes them."""
+def chat_ids(
+    tokenizer: Any, messages: Sequence[dict[str, str]], *, generation_prompt: bool, **arguments: Any
+) -> list[int]:
+    """Token ids of `messages` as the target's chat template writes them when it is given `arguments`."""
     if not tokenizer.chat_template:
         raise StepError("the target's tokenizer has no chat template", hint="choose an instruction-tuned target")
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=generation_prompt)
+    text = tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=generation_prompt, **arguments
+    )
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 

@@ -18,9 +18,7 @@ accepted a k-th. Beside them stand `acceptance_length`, `histogram`, `conditiona
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,11 +29,11 @@ from .data import Conversation, conversation_of, load_answers
 from .errors import StepError
 from .export import digest_of as drafter_digest
 from .export import load_drafter
-from .generate import answer_prompts
+from .generate import answer_set
 from .held import Held, HeldOnline, HeldStored
 from .model import Drafter
-from .prompts import read_prompts
-from .runtime import Progress, Result, Workdir, compute, run_step, say, set_up_torch, torch_dtype
+from .prompts import named_files
+from .runtime import Progress, Result, Workdir, compute, run_step, say, set_up_torch
 from .shards import INDEX, Shards
 from .target import Target, load_tokenizer, read_embedding
 from .target import digest_of as target_digest
@@ -53,7 +51,10 @@ def measure(config: Config, work: Workdir, drafter: Drafter) -> Result:
     chains = sorted({drafts, *config.evaluate.chains})
     if chains[0] < 1:
         raise StepError(f"`evaluate.draft_tokens` is {chains[0]}", hint="a chain has at least one draft")
-    answers = {name: _answers(name, path, config, work) for name, path in named_files(config.evaluate.prompts)}
+    answers = {}
+    for name, path in named_files(config.evaluate.prompts):
+        rows = answer_set(name, path, config, work)
+        answers[name] = [conversation_of(row) for row in rows if row["answer_ids"]]
     device = set_up_torch(config)
     drafter = drafter.to(device).eval()
     sets = dict(_held_sets(config, work, answers, device))
@@ -91,35 +92,17 @@ def held_answers(config: Config, work: Workdir, target: Target | None, limit: in
     return HeldStored(shards, device, limit) if len(shards) else None
 
 
-def named_files(prompts: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """Names and files of `name=file` settings. Raises StepError for one without a name."""
-    pairs = [text.partition("=") for text in prompts]
-    for name, equals, file in pairs:
-        if not (name and equals and file) or "/" in name:
-            raise StepError(f"`--prompts {name}{equals}{file}`", hint="write it as `--prompts name=file.jsonl`")
-    return [(name, Path(file).expanduser()) for name, _, file in pairs]
-
-
 def _held_sets(config: Config, work: Workdir, answers: dict[str, list[Conversation]], device: torch.device) -> Any:
     """Name and answers of each set. The target is loaded only when states are not stored."""
     stored = config.train.states == "stored" and (work.shards / INDEX).is_file()
     target = None
     if answers or not stored:
-        target = Target.load(work.target, config.extract.boundaries, torch_dtype(config.dtype, device), device)
+        target = Target.load(config, work.target, device)
     held = held_answers(config, work, None if stored else target, 0)
     if held:
         yield "held-out", held
     for name, conversations in answers.items():
         yield name, HeldOnline(conversations, target)  # type: ignore[arg-type]
-
-
-def _answers(name: str, path: Path, config: Config, work: Workdir) -> list[Conversation]:
-    """The target's greedy answers to the prompts in `path`, kept in `sets/<name>.jsonl`."""
-    prompts = [dataclasses.replace(p, split="eval") for p in read_prompts(path)][: config.evaluate.limit or None]
-    say(f"{name}: {len(prompts)} prompts from {path}")
-    file = work.root / "sets" / f"{name}.jsonl"
-    rows, _, _ = answer_prompts(prompts, file, config, work, config.evaluate.max_new_tokens)
-    return [conversation_of(row) for row in rows if row["answer_ids"]]
 
 
 def _entry(found: dict[int, Acceptance], drafts: int, held: Held) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def _check_space(work: Workdir, needed: int) -> None:
 def _extract_missing(config: Config, work: Workdir, plan: Plan, boundaries: tuple[int, ...], total: int) -> None:
     """Write each shard that is not there."""
     device = set_up_torch(config)
-    target = Target.load(work.target, boundaries, torch_dtype(config.dtype, device), device)
+    target = Target.load(config, work.target, device)
     dtype = torch_dtype(config.extract.store_dtype, torch.device("cpu"))
     progress = Progress(total, "tokens")
     done = 0

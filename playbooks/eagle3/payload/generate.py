@@ -4,8 +4,9 @@ Answers go to `answers.jsonl`, one a line, each with its token ids as they were 
 does not always give the same ids), how it was sampled, and a key made of everything that decides it. A run that was
 killed keeps the lines whose key still holds and answers the rest; a torn last line is dropped.
 
-Answers for evaluation are greedy, since greedy decoding is what `evaluate` predicts. With `generate.endpoint` a server
-of the target is asked, else transformers in this process.
+Answers for evaluation are greedy, since greedy decoding is what `evaluate` predicts; those to the sets of
+`evaluate.prompts` go to `sets/<name>.jsonl`. How a conversation becomes token ids is written to `answers.json`. With
+`generate.endpoint` a server of the target is asked, else transformers in this process.
 
     python -m eagle3.generate --preset smoke
     python -m eagle3.generate --preset h200-smollm2 --endpoint http://127.0.0.1:30000
@@ -13,6 +14,7 @@ of the target is asked, else transformers in this process.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -24,9 +26,10 @@ from .config import Config
 from .data import chat_ids
 from .endpoint import Answer, Endpoints, Request
 from .errors import StepError
-from .prompts import Prompt, load_prompts
-from .runtime import Progress, Result, Workdir, read_json, run_step, say, set_up_torch, torch_dtype, write_text
-from .target import load_tokenizer, stop_tokens
+from .prompts import Prompt, load_prompts, named_files, read_prompts
+from .provenance import describe, record, template_arguments
+from .runtime import Progress, Result, Workdir, read_json, run_step, say, set_up_torch, write_text
+from .target import load_model, load_tokenizer, stop_tokens
 
 Row = dict[str, Any]
 COMPOSED = "composed.jsonl"
@@ -43,9 +46,13 @@ class Answerer(Protocol):
 def generate(config: Config, work: Workdir) -> Result:
     """Let the target answer the prompts."""
     composed = work.root / COMPOSED
+    tokenizer = load_tokenizer(work.target)
+    made = record(config, work, tokenizer)
     prompts = load_prompts(config.data, [composed] if composed.is_file() else [])
     started = time.monotonic()
     rows, kept, left_out = answer_prompts(prompts, work.answers, config, work, config.generate.max_new_tokens)
+    for name, path in named_files(config.evaluate.prompts):
+        answer_set(name, path, config, work)  # now, while a server may be up
     tokens = {s: sum(len(r["answer_ids"]) for r in rows if r["split"] == s) for s in ("train", "eval")}
     return {
         "prompts": len(prompts),
@@ -56,8 +63,16 @@ def generate(config: Config, work: Workdir) -> Result:
         "tokens": tokens,
         "tokens_per_second": round(sum(tokens.values()) / (time.monotonic() - started)) if not kept else None,
         "stopped_by_themselves": sum(r["finish"] == "stop" for r in rows),
-        "chat_template": load_tokenizer(work.target).chat_template,
+        **made,
     }
+
+
+def answer_set(name: str, path: Path, config: Config, work: Workdir) -> list[Row]:
+    """The target's greedy answers to the prompts in `path`, kept in `sets/<name>.jsonl`."""
+    prompts = [dataclasses.replace(p, split="eval") for p in read_prompts(path)][: config.evaluate.limit or None]
+    say(f"{name}: {len(prompts)} prompts from {path}")
+    rows, _, _ = answer_prompts(prompts, work.set_of(name), config, work, config.evaluate.max_new_tokens)
+    return rows
 
 
 def answer_prompts(
@@ -67,7 +82,7 @@ def answer_prompts(
 
     When `generate.max_seconds` is over, some prompts are without an answer.
     """
-    checkpoint = read_json(work.target / "config.json")
+    checkpoint = [read_json(work.target / "config.json"), describe(config, load_tokenizer(work.target))]
     keys = {p.digest: answer_key(p, config, checkpoint, max_new_tokens) for p in prompts}
     known = set(keys.values())
     done = {row["key"]: row for row in read_rows(path) if row["key"] in known}
@@ -103,8 +118,7 @@ def open_answerer(config: Config, work: Workdir) -> Answerer:
         return Endpoints(config.generate.endpoint, config.generate.concurrency)
     from .local import Local
 
-    device = set_up_torch(config)
-    return Local(work.target, torch_dtype(config.dtype, device), device, config.generate.batch_size)
+    return Local(load_model(config, work.target, set_up_torch(config)), config.generate.batch_size)
 
 
 def _line(row: Row) -> str:
@@ -123,7 +137,8 @@ def _answer(
     """Answer `prompts` into `done` and, as each answer comes, into the file. Returns how many are too long to ask."""
     tokenizer = load_tokenizer(work.target)
     stops = stop_tokens(work.target, tokenizer)
-    encoded = {p.digest: chat_ids(tokenizer, p.messages, generation_prompt=True) for p in prompts}
+    arguments = template_arguments(config)
+    encoded = {p.digest: chat_ids(tokenizer, p.messages, generation_prompt=True, **arguments) for p in prompts}
     asked = [p for p in prompts if len(encoded[p.digest]) <= config.generate.max_prompt_tokens]
     # Evaluation first, then by a hash: when time runs out, every file has had its share.
     asked.sort(key=lambda p: (p.split != "eval", p.digest))

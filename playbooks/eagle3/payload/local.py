@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from .endpoint import Answer, Request
-from .target import load_model
 
 
 class Local:
-    """The target of the checkpoint in `folder`; `batch_size` requests are answered together."""
+    """The target `model` of transformers; `batch_size` requests are answered together."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, batch_size: int) -> None:
+    def __init__(self, model: Any, batch_size: int) -> None:
         self.batch_size = batch_size
-        self._model = load_model(folder, dtype, device)
+        self._model = model
 
     def answer(
         self, requests: Sequence[Request], *, until: float = float("inf"), clock: Callable[[], float] = time.monotonic

@@ -65,6 +65,15 @@ def load_prompts(data: Data, more: Sequence[Path] = ()) -> list[Prompt]:
     return train[: data.train_prompts or None] + evaluation[: data.eval_prompts or None]
 
 
+def named_files(prompts: Sequence[str]) -> list[tuple[str, Path]]:
+    """Names and files of `name=file` settings. Raises StepError for one without a name."""
+    pairs = [text.partition("=") for text in prompts]
+    for name, equals, file in pairs:
+        if not (name and equals and file) or "/" in name:
+            raise StepError(f"`--prompts {name}{equals}{file}`", hint="write it as `--prompts name=file.jsonl`")
+    return [(name, Path(file).expanduser()) for name, _, file in pairs]
+
+
 def split_off(prompts: Sequence[Prompt], holdout: int) -> list[Prompt]:
     """`prompts` with a split each: of those without one, `holdout` for evaluation and the rest for training."""
     held = {p.digest for p in sorted((p for p in prompts if not p.split), key=lambda p: p.digest)[:holdout]}

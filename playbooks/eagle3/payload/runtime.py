@@ -44,6 +44,10 @@ class Workdir:
     def answers(self) -> Path:
         return self.root / "answers.jsonl"
 
+    def set_of(self, name: str) -> Path:
+        """The target's answers to the prompt set `name`."""
+        return self.root / "sets" / f"{name}.jsonl"
+
     @property
     def shards(self) -> Path:
         return self.root / "shards"
@@ -100,7 +104,7 @@ def run_step(
     started = time.monotonic()
     try:
         work.root.mkdir(parents=True, exist_ok=True)
-        result = step(load_config(arguments.preset, overrides), work)
+        result = _run(name, step, load_config(arguments.preset, overrides), work)
     except StepError as error:
         print(error.render(), file=sys.stderr)
         return 1
@@ -114,6 +118,29 @@ def run_step(
     else:
         print(json.dumps(result, indent=2))
     return 0
+
+
+def _run(name: str, step: Callable[[Config, Workdir], Result], config: Config, work: Workdir) -> Result:
+    """The step, with memory that does not suffice told as what to lower and to what."""
+    if config.trust_remote_code:
+        from .target import trust_remote_code
+
+        trust_remote_code(True)
+    try:
+        return step(config, work)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        tokens, size = config.extract.batch_tokens, config.generate.batch_size
+        lower = {
+            "extract": f"set `extract.batch_tokens={tokens // 2}` (it is {tokens})",
+            "generate": f"set `generate.batch_size={max(1, size // 2)}` (it is {size})",
+        }
+        raise StepError(
+            f"step `{name}` does not fit the device's memory: {str(error).strip().splitlines()[0]}",
+            hint=lower.get(name, "see that nothing else runs on that GPU")
+            + "; a target that alone is too large wants `device_map=auto`. What was finished is kept",
+        ) from error
 
 
 def _leads() -> bool:

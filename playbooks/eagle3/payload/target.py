@@ -21,12 +21,15 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
+from .config import Config
 from .errors import StepError
+from .runtime import torch_dtype
 
 EMBEDDING_NAMES = ("model.embed_tokens.weight", "language_model.model.embed_tokens.weight")
 HEAD_NAMES = ("lm_head.weight", "language_model.lm_head.weight")
 
 logging.disable_progress_bar()
+_remote_code = False
 
 
 def default_boundaries(layers: int) -> tuple[int, int, int]:
@@ -56,14 +59,16 @@ class Target:
             decoder_layers(model)[k].register_forward_pre_hook(self._capture(k), with_kwargs=True)
 
     @classmethod
-    def load(cls, folder: Path, boundaries: Sequence[int], dtype: torch.dtype, device: torch.device) -> Target:
+    def load(cls, config: Config, folder: Path, device: torch.device) -> Target:
         """The target in `folder` (see fetch). Raises StepError when it is not there."""
         settings = read_config(folder)
-        return cls(load_model(folder, dtype, device), resolve_boundaries(boundaries, settings.num_hidden_layers))
+        boundaries = resolve_boundaries(config.extract.boundaries, settings.num_hidden_layers)
+        return cls(load_model(config, folder, device), boundaries)
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        """Where token ids go in."""
+        return self.model.get_input_embeddings().weight.device  # type: ignore[no-any-return]
 
     def _capture(self, k: int) -> Any:
         def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -78,7 +83,7 @@ class Target:
         Rows may be padded on the right with any token: attention is causal, so what comes before does not see it.
         """
         last = self.model.get_decoder()(input_ids=ids.to(self.device), use_cache=False).last_hidden_state
-        features = torch.cat([self._captured.pop(k) for k in self.boundaries], dim=-1)
+        features = torch.cat([self._captured.pop(k).to(last.device) for k in self.boundaries], dim=-1)
         return features, last
 
     @torch.no_grad()
@@ -87,9 +92,35 @@ class Target:
         return self.model.get_output_embeddings()(last).argmax(-1)
 
 
-def load_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
-    """The causal language model in `folder`, for inference."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+def load_model(config: Config, folder: Path, device: torch.device) -> Any:
+    """The causal language model in `folder`, for inference, on `device`, or spread with `device_map`.
+
+    A quantised checkpoint stays as its `quantization_config` says; transformers names what it lacks for that.
+    """
+    places: dict[str, Any] = {}
+    if config.device_map:
+        places = {"device_map": config.device_map}
+    elif getattr(AutoConfig.from_pretrained(folder, **_trust()), "quantization_config", None):
+        places = {"device_map": {"": device}}  # quantised weights are put where they stay, not moved
+    dtype = torch_dtype(config.dtype, device)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **places, **_trust())
+    except (ImportError, ValueError) as error:
+        raise StepError(
+            f"transformers does not load the target in `{folder}`: {str(error).strip().splitlines()[0]}",
+            hint="install what it names on this host, or choose a target that transformers knows",
+        ) from error
+    return (model if places else model.to(device)).eval()
+
+
+def trust_remote_code(trust: bool) -> None:
+    """Whether code that comes with a checkpoint may be loaded, from now on and in this process."""
+    global _remote_code
+    _remote_code = trust
+
+
+def _trust() -> dict[str, bool]:
+    return {"trust_remote_code": True} if _remote_code else {}
 
 
 def decoder_layers(model: nn.Module) -> nn.ModuleList:
@@ -107,12 +138,12 @@ def read_config(folder: Path) -> PretrainedConfig:
     """The text model's configuration of the checkpoint in `folder`."""
     if not (folder / "config.json").is_file():
         raise StepError(f"no target in `{folder}`", hint="run `python -m eagle3.fetch` first")
-    return AutoConfig.from_pretrained(folder).get_text_config()
+    return AutoConfig.from_pretrained(folder, **_trust()).get_text_config()
 
 
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of the checkpoint in `folder`."""
-    return AutoTokenizer.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder, **_trust())
 
 
 def stop_tokens(folder: Path, tokenizer: Any) -> list[int]:

@@ -35,7 +35,7 @@ from .export import save_drafter
 from .feed import Feed, Online, Stored
 from .journal import read_log
 from .model import Drafter
-from .runtime import Result, Workdir, compute, run_step, set_up_torch, torch_dtype
+from .runtime import Result, Workdir, compute, run_step, set_up_torch
 from .shards import Shards
 from .target import Target, read_config, resolve_boundaries
 from .trainer import Trainer
@@ -55,7 +55,7 @@ def train(config: Config, work: Workdir) -> Result:
         raise StepError(f"`{work.answers}` has no answer to train on", hint="run `python -m eagle3.generate` first")
     drafter, head = first_drafter(config, work, conversations)
     drafter.to(device)
-    target = load_target(config, work, device) if config.train.states == "online" else None
+    target = Target.load(config, work.target, device) if config.train.states == "online" else None
     feed, fingerprint = open_feed(config, work, drafter, conversations, target)
     trainer = Trainer(
         config.train, drafter, head.to(device), feed, [c.id for c in conversations], work.drafter,
@@ -74,11 +74,6 @@ def train(config: Config, work: Workdir) -> Result:
         "tokens_per_second": round(trainer.rate or (trainer.tokens / seconds if seconds else 0)),
         "peak_gpu_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
     }
-
-
-def load_target(config: Config, work: Workdir, device: torch.device) -> Target:
-    """The target for online states."""
-    return Target.load(work.target, config.extract.boundaries, torch_dtype(config.dtype, device), device)
 
 
 def open_feed(
