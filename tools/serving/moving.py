@@ -31,6 +31,8 @@ _OURS = (
     "--speculative-draft-model-path", "--speculative-draft-model", "--speculative-num-steps",
     "--speculative-eagle-topk", "--speculative-num-draft-tokens",
 )  # fmt: skip
+_ITS_OWN = ("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "VLLM_")
+"""Of the old server's environment what belongs to its installation, and would mislead another one."""
 
 
 @tool
@@ -109,7 +111,8 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
     if call.args.get("host"):
         await _port_is_free(await call.host(str(call.args["host"])), spec.port)
     argv = SGLANG.command(spec, str(call.arg("python", "python3")))
-    return {**launched(argv, call.args.get("env") or {}, SGLANG.url(spec)), "model": model}
+    env = {name: value for name, value in (call.args.get("env") or {}).items() if not name.startswith(_ITS_OWN)}
+    return {**launched(argv, env, SGLANG.url(spec)), "model": model}
 
 
 async def _port_is_free(host: Host, port: int) -> None:
@@ -258,7 +261,7 @@ async def doctor_if_low(call: ToolCall) -> dict[str, Any]:
     if not path:
         low_or_not = "low" if length < low else "not low"
         return {"verdict": None, "why": f"the acceptance length {length:.2f} is {low_or_not}; no prediction was given"}
-    prediction = await to_thread.run_sync(read_json, Path(path).expanduser())
+    prediction = await to_thread.run_sync(lambda: read_json(Path(path).expanduser()))
     return worst_of(diagnose_acceptance(prediction, measured, []))
 
 

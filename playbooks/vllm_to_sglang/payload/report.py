@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from . import page
 from .common import main, read, result, write
 
 Json = Any
+_MEMBER = re.compile(r"^([a-z]+)_(.+)-[0-9a-f]{8}$")
+"""A job's folder for one of several todos of a step: `serve@own` is `serve_own-0a1b2c3d`."""
 
 
 def jobs(session: str) -> list[dict[str, Any]]:
@@ -33,6 +36,7 @@ def jobs(session: str) -> list[dict[str, Any]]:
         if ended and ended.get("cancelled"):
             end = "stopped"
         name, _, attempt = place.name[len(session) + 1 :].rpartition(".")
+        name = _MEMBER.sub(r"\1@\2", name)
         started = float(begun.get("started") or 0)
         until = float(ended["ended"]) if ended and ended.get("ended") else None
         found.append({"job": name, "attempt": attempt, "started": started, "ended": until, "end": end})
@@ -53,7 +57,7 @@ def outcome(todos: Json) -> tuple[str, str]:
         return "rolled back", "SGLang took over and did not hold; the old server serves again"
     if "watch" in todos and "failure" not in todos["watch"]:
         return "switched", "SGLang serves on the old port, and held while it was watched"
-    if "router" in todos and "way" in todos["router"]:
+    if (todos.get("router") or {}).get("job"):
         return "switched, not proved", "SGLang serves on the old port; the watch did not end well"
     weighed = todos.get("weigh") or {}
     if weighed.get("stay"):

@@ -16,7 +16,8 @@ _SHELLS = re.compile(r"^(?:user@\d+|ssh|sshd|ssh@.*|cron|crond|docker|containerd
 # Of the environment only what names devices, folders and switches; never what may be a secret.
 _TELL = re.compile(
     r"^(?:CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE"
-    r"|TRANSFORMERS_CACHE|TRANSFORMERS_OFFLINE|LD_LIBRARY_PATH|NCCL_[A-Z_]+|GLOO_SOCKET_IFNAME|OMP_NUM_THREADS)$"
+    r"|TRANSFORMERS_CACHE|TRANSFORMERS_OFFLINE|PYTHONPATH|VIRTUAL_ENV|LD_LIBRARY_PATH|NCCL_[A-Z_]+|OMP_NUM_THREADS"
+    r"|GLOO_SOCKET_IFNAME|VLLM_(?!API_KEY)[A-Z0-9_]+)$"
 )
 
 

@@ -1,0 +1,194 @@
+"""The move from vLLM to SGLang as a whole, through `turnout run`, with stand-ins for both engines on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.migration_site import ROOT, Load, Site
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path) as made:
+        yield made
+
+
+def test_a_switch_under_load_loses_no_request_and_can_be_taken_back(site: Site) -> None:
+    """With room for both, users notice nothing: not of the switch, and not of the way back."""
+    old = site.vllm()
+    with Load(site.port) as users:
+        told = site.move("--yes", drafter=str(site.folder / "own"))
+        assert told["status"] == "completed", told
+        assert site.serves() == "sglang"
+        assert old.wait(10) == 0
+        before_back = users.served
+        assert '"router_released": true' in site.back()
+        assert site.serves() == "vllm"
+        assert users.served > before_back > 100
+    assert users.failures == []
+    todos = told["todos"]
+    assert todos["choose"]["result"]["name"] == "own"
+    assert todos["bench@own"]["result"]["multiplier"] > 1
+    assert todos["retire"]["result"]["was_running"] is True
+    assert site.serves(site.new_port) is None
+    page = Path(told["report"]).read_text()
+    for part in ("Outcome: switched", "Gap in service", "0 failed", "SGLang, own drafter", "The way back"):
+        assert part in page
+
+
+def test_no_at_the_door_leaves_everything_as_it_was(site: Site) -> None:
+    """Without a yes nothing is started, stopped or asked for; the report says who said no."""
+    old = site.vllm()
+    told = site.move()
+    assert (told["status"], told["code"]) == ("failed", 1)
+    assert told["todos"]["door"]["result"]["answer"] == "no"
+    assert old.poll() is None
+    assert site.serves() == "vllm"
+    assert [" ".join(p.cmdline()) for p in site.standins() if "sglang.launch" in " ".join(p.cmdline())] == []
+    assert told["todos"]["report"]["result"]["outcome"] == "stopped at the door"
+
+
+def test_vllm_stays_when_its_speculation_pays(site: Site) -> None:
+    """If the evidence speaks for vLLM there is no door: the session completes and changes nothing."""
+    old = site.vllm()
+    told = site.move("--yes", stay_length=1.1, stay_multiplier=0.01)
+    assert told["status"] == "completed"
+    assert told["todos"]["door"]["status"] == "skipped"
+    assert told["todos"]["report"]["result"]["outcome"] == "stayed"
+    assert old.poll() is None
+
+
+def test_a_killed_run_goes_on_where_it_was(site: Site) -> None:
+    """After kill -9 in the middle `turnout resume` finishes it; nothing is started twice."""
+    site.vllm()
+    words = [sys.executable, "-m", "agent", *site.arguments("--yes", "--json", drafter=str(site.folder / "own"))]
+    run = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    assert run.stdout is not None
+    for line in run.stdout:
+        said = json.loads(line)
+        if said["kind"] == "job.state" and "serve_own" in said["id"]:
+            break
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    run.stdout.close()
+    told = site.turnout("resume", "--yes", "--json")
+    assert told["status"] == "completed", told
+    assert site.serves() == "sglang"
+    started = [folder.name for folder in (site.root / "jobs").iterdir()]
+    assert all(name.endswith(".1") for name in started), started
+
+
+def test_a_server_in_the_way_is_named_before_anything_is_started(site: Site) -> None:
+    """Somebody else on SGLang's port, who answers `/health`, is not taken for SGLang."""
+    site.vllm()
+    other = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(site.new_port), "--bind", "127.0.0.1"],
+        cwd=site.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    site.processes.append(other)
+    site.wait(lambda: site.serves(site.new_port))
+    told = site.move("--yes")
+    assert told["status"] == "failed"
+    assert f"port {site.new_port} of `local` is taken by {other.pid}" in told["todos"]["plan@base"]["reason"]
+    assert site.serves() == "vllm"
+
+
+def test_out_of_memory_lowers_what_the_log_says_once(site: Site) -> None:
+    """The second start has the one change that the log asked for, and is the one that takes over."""
+    site.vllm()
+    told = site.move("--yes", faults={"STANDIN_FRACTION": "0.66"})
+    assert told["status"] == "completed", told
+    assert told["todos"]["serve@base"]["status"] == "failed"
+    assert told["todos"]["adjust@base"]["result"]["changed"] == "--mem-fraction-static from 0.7 to 0.65"
+    assert site.serves() == "sglang"
+
+
+def test_out_of_memory_twice_asks_and_takes_no_for_an_answer(site: Site) -> None:
+    """A server that does not start even so is put to the operator; vLLM serves on."""
+    old = site.vllm()
+    told = site.move("--yes", faults={"STANDIN_FRACTION": "0.1"})
+    assert told["todos"]["again@base"]["status"] == "failed"
+    assert told["todos"]["without@base"]["status"] == "completed"
+    assert told["status"] == "failed"
+    assert "no candidate can take over" in told["todos"]["choose"]["reason"]
+    assert old.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"), [("STANDIN_GARBAGE", "agree by"), ("STANDIN_DEAF", "a tool call is no longer parsed")]
+)
+def test_a_server_that_answers_otherwise_does_not_take_over(site: Site, fault: str, why: str) -> None:
+    """Garbage, and tool calls that come as text, are found before users see them."""
+    old = site.vllm()
+    told = site.move("--yes", faults={fault: "1"})
+    assert told["status"] == "failed"
+    assert why in told["todos"]["choose"]["reason"]
+    assert old.poll() is None
+    assert site.serves() == "vllm"
+
+
+def test_without_room_the_gap_is_measured(site: Site) -> None:
+    """One after the other: vLLM ends first, SGLang takes its port, and the report tells how long nobody was served."""
+    old = site.vllm()
+    told = site.move("--yes", mode="stop-start")
+    assert told["status"] == "completed", told
+    assert old.wait(10) == 0
+    assert site.serves() == "sglang"
+    gap = json.loads((Path(told["report"]).parent / "summary.json").read_text())["gap"]
+    assert gap["failed"] > 0
+    assert gap["gap_s"] > 0.1
+    assert gap["open"] is False
+
+
+def test_a_stopped_vllm_is_brought_back_when_nothing_can_take_over(site: Site) -> None:
+    """If vLLM was stopped for nothing, it is started again as it was."""
+    site.vllm()
+    told = site.move("--yes", mode="stop-start", faults={"STANDIN_GARBAGE": "1"})
+    assert told["status"] == "failed"
+    assert told["todos"]["back"]["result"]["started"] is True
+    assert site.serves() == "vllm"
+    assert told["todos"]["report"]["result"]["outcome"] == "rolled back"
+
+
+def test_a_server_that_dies_while_it_is_watched_is_replaced_by_the_old_one(site: Site) -> None:
+    """A watchdog's end of SGLang after the switch brings vLLM back by itself."""
+    site.vllm()
+    told = site.move("--yes", faults={"STANDIN_DIES": "60"}, watch=60)
+    assert told["todos"]["watch"]["status"] == "failed", told
+    assert told["todos"]["back"]["status"] == "completed"
+    assert site.serves() == "vllm"
+
+
+def test_a_server_that_somebody_starts_again_is_told_with_who(site: Site) -> None:
+    """A loop that restarts vLLM behind our back is found at once, with its parent; users are served all the same."""
+    script = site.folder / "loop"
+    model = site.folder / "model"
+    command = f"{sys.executable} {ROOT}/tests/standin_process.py -m vllm.entrypoints.openai.api_server"
+    script.write_text(f"while true; do {command} --model {model} --served-model-name k2 --port {site.port}; done\n")
+    site.vllm(command=["sh", str(script)])
+    with Load(site.port) as users:
+        told = site.move("--yes")
+        assert told["status"] == "failed"
+        reason = told["todos"]["retire"]["reason"]
+        assert "came back as process" in reason
+        assert "sh " in reason
+        site.processes[0].kill()
+        assert site.serves() == "sglang"
+    assert users.failures == []
+
+
+def test_a_dry_run_prints_commands_and_starts_nothing(site: Site) -> None:
+    """Every command with what is known before it runs."""
+    words = [sys.executable, "-m", "agent", *site.arguments("--dry-run", drafter="/drafters/mine")]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for part in ("vllm_to_sglang.install --version 0.5.14", "vllm_to_sglang.router --port", "/drafters/mine"):
+        assert part in told
+    assert not (site.root / "jobs").exists()
