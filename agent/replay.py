@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -161,7 +162,8 @@ class Recording:
         if not added:
             raise NotFound(f"`{wanted}` is no message number and no time, and this session has no todos")
         hint = "give a message's number, a time such as `12:30`, or one of: " + ", ".join(list(added)[:12])
-        name = pick(wanted, added, "todo", hint, where=f" in session `{self.facts.id}`")
+        meant = (id for id in added if id.startswith(wanted))
+        name = pick(wanted, meant, "todo", hint, where=f" in session `{self.facts.id}`")
         return started.get(name, added[name])
 
     def search(self, text: str, place: int, *, back: bool = False) -> int | None:
@@ -178,10 +180,8 @@ def advance(board: Board, entries: Sequence[Entry]) -> None:
     for entry in entries:
         if entry.kind == "session.created":
             board.title, board.created = entry.payload.get("title", board.title), entry.time
-        try:
+        with suppress(KeyError, TypeError, AttributeError):
             board.apply(entry.kind, entry.payload, entry.time)
-        except KeyError:
-            continue
         board.seq = entry.seq
 
 

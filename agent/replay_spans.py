@@ -12,6 +12,7 @@ ended when the log did.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,10 +72,8 @@ class Spans:
                 self.began = entry.time
             handler = _HANDLERS.get(entry.kind)
             if handler is not None:
-                try:
+                with suppress(KeyError, TypeError, AttributeError):  # a torn file speaks of what never was
                     handler(self, entry, place)
-                except KeyError:  # of a torn file: it speaks of what never was
-                    continue
             self.ended = max(self.ended, entry.time)
 
     def leased_s(self) -> float:

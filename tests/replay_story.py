@@ -3,7 +3,7 @@
     id = tell(db)                 # the move from one engine to another, with a person, a model, subagents and GPUs
     id = long(db, messages=20_000)
 
-Used by the tests of the replay and of the page, and by benchmarks/page.py. Nothing here is random, and no clock is read.
+Used by the tests of the replay and of the page, and by benchmarks/page.py. Nothing is random, and no clock is read.
 """
 
 from __future__ import annotations
