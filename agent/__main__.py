@@ -99,6 +99,9 @@ def run(
 def resume(
     session: SomeSession = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try failed todos again.")] = False,
+    from_file: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="Take the session in from an export first.")
+    ] = None,
     yes: Yes = False,
     watch: Watch = None,
     json: Json = False,
@@ -111,6 +114,10 @@ def resume(
     from agent import cli_run
 
     with cli_frame.database(db) as opened:
+        if from_file is not None:
+            from agent import cli_import
+
+            session = cli_import.take_in(opened, from_file)
         return cli_run.resume(opened, session, retry=retry, yes=yes, json=json, watch=watch)
 
 
@@ -247,6 +254,30 @@ def kill(
 
     with cli_frame.database(db) as opened:
         return cli_kill.kill(opened, name, session, grace_s=grace, yes=yes)
+
+
+@app.command("export")
+def export_(
+    session: SomeSession = None,
+    format: Annotated[str, typer.Option("--format", metavar="NAME", help="`turnout` or `claude-code`.")] = "turnout",
+    out: Annotated[str | None, typer.Option("--out", "-o", metavar="FILE", help="Else it goes to stdout.")] = None,
+    redact: Annotated[bool, typer.Option("--redact", help="Take secrets out.")] = False,
+    redact_hosts: Annotated[bool, typer.Option("--redact-hosts", help="And the names of machines.")] = False,
+    redact_paths: Annotated[bool, typer.Option("--redact-paths", help="And the folders of files.")] = False,
+    yes: Yes = False,
+    db: Db = None,
+) -> int:
+    """Write a session to a file, to be shared or resumed elsewhere.
+
+    By default the newest one, with its subagents.
+    """
+    from agent import cli_export
+
+    with cli_frame.database(db) as opened:
+        return cli_export.export_(
+            opened, session, format=format, out=out, redact=redact, redact_hosts=redact_hosts,
+            redact_paths=redact_paths, yes=yes,
+        )  # fmt: skip
 
 
 @app.command("import")

@@ -6,16 +6,25 @@ The source is only read. What is told at the end: how much of it there is now, a
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.cli_frame import say, say_json
+from sqlalchemy import Connection
+from sqlalchemy.exc import IntegrityError
+
+from agent.cli_export import unpack_extras
+from agent.cli_frame import note, say, say_json
 from agent.load import new_id
+from state import export
 from state.db import Database
+from state.errors import SessionBusy, StateError, UsageError
 from state.foreign.damage import Losses
 from state.foreign.detect import recognise
 from state.foreign.store import Imported, Importer
+from state.foreign.story import Counts, Found
+from state.owner import owner_of
 
 SHOWN_LOSSES = 20
 
@@ -33,8 +42,77 @@ def import_(db: Database, path: str, *, json: bool) -> int:
 
 def bring(db: Database, path: Path, losses: Losses) -> list[Imported]:
     """Import every session at `path`, oldest first. Raises `NotFound`, `UsageError`, `StateError`."""
+    if export.is_export(path):
+        return bring_export(db, path, losses)[0]
     importer = Importer(db, new_id, losses)
     return [importer.store(found) for found in recognise(path, losses)]
+
+
+def bring_export(db: Database, path: Path, losses: Losses) -> tuple[list[Imported], export.Exported]:
+    """Take in a session that Turnout exported, under its own id. What it brought with it is not unpacked here.
+
+    Raises `StateError` if another session has that id, or if the session is driven at this moment.
+    """
+    exported = export.read(path, losses)
+    if exported.session not in exported.numbers or not exported.numbers[exported.session]:
+        losses.add(path.name, "no message of the session that it names")
+        return [], exported
+
+    def write(conn: Connection) -> None:
+        driver = owner_of(conn, exported.session, time.time())
+        if driver is not None:
+            raise SessionBusy(
+                f"session `{exported.session}` is driven here by process {driver['pid']}",
+                hint=f"`turnout watch {exported.session}` shows it",
+            )
+        export.bring(conn, exported)
+
+    try:
+        db.write(write)
+    except IntegrityError as error:
+        raise StateError(
+            f"session `{exported.session}` holds what is taken here: {error.orig}",
+            hint="another session may hold a lease on the same GPU: let it end first",
+        ) from error
+    made = {id: _of_export(exported, id) for id in exported.numbers}
+    for id, parent in exported.parents.items():
+        if parent in made and parent != id:
+            made[parent].children.append(made[id])
+    return [made[exported.session]], exported
+
+
+def _of_export(exported: export.Exported, session: str) -> Imported:
+    kinds = exported.kinds[session]
+    number = len(exported.numbers[session])
+    found = Found(session, "turnout", str(exported.path), lambda story: None, title=exported.titles[session])
+    counts = Counts(messages=number, tool_calls=kinds["tool.answered"], records=number)
+    return Imported(session, found, exported.titles[session], counts)
+
+
+def take_in(db: Database, path: str) -> str:
+    """For `resume --from`: the session of an exported file, with its hosts and payloads, ready to go on here.
+
+    Raises `UsageError` for a file that is no export, was redacted, or cannot be read.
+    """
+    file = Path(path).expanduser()
+    if not export.is_export(file):
+        raise UsageError(
+            f"`{file}` is no session that Turnout exported", hint="`turnout import` takes others, to be read"
+        )
+    losses = Losses()
+    done, exported = bring_export(db, file, losses)
+    for loss in losses.told():
+        note(f"{loss['place']}: {loss['reason']}")
+    if not done:
+        raise UsageError(f"`{file}` holds nothing of a session", hint="export it again")
+    if "hosts" in exported.redacted or "paths" in exported.redacted:
+        raise UsageError(
+            f"`{file}` was redacted: its hosts cannot be reached by the names in it", hint="export it without redaction"
+        )
+    for added in unpack_extras(db, exported.extras):
+        note(f"added {added}")
+    note("let it rest where it came from: two processes on two machines must not drive one session")
+    return exported.session
 
 
 def as_json(done: Sequence[Imported], losses: Losses) -> dict[str, Any]:
