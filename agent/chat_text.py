@@ -39,6 +39,8 @@ def event_line(board: Board, p: Mapping[str, Any], now: float) -> Text | None:
     if p["now"] == "in_progress" and todo.kind in ("ask", "gate", "race", "stop"):
         return None
     mark, style = SYMBOLS[p["now"]]
+    if p["now"] == "failed" and todo not in board.failures():
+        style = "yellow"  # the graph has an answer to it
     text = Text.assemble((f"{mark} ", style), (todo.id, "bold" if p["now"] == "failed" else ""))
     return text.append(f" {todo_words(todo, p['was'], now)}", "dim" if p["now"] != "failed" else "")
 

@@ -13,12 +13,12 @@ from agent import runner
 from agent.board import Board
 from agent.cli_frame import is_live, reader_may_leave, say, say_json
 from agent.load import load
-from agent.look import find_session, read_board
+from agent.look import find_session, is_chat, read_board
 from agent.state import SessionState
 from agent.summary import summary
 from agent.views import JsonView, PlainView, View
 from state.db import Database, state_dir
-from state.errors import SessionBusy
+from state.errors import SessionBusy, UsageError
 
 
 def run(
@@ -32,6 +32,8 @@ def run(
 def resume(db: Database, wanted: str | None, *, retry: bool, yes: bool, json: bool, watch: bool | None) -> int:
     """Go on with a session. One that has ended is only told, unless its failed todos are to be tried again."""
     session = runner.latest(db) if wanted is None and not retry else db.read(lambda conn: find_session(conn, wanted))
+    if db.read(lambda conn: is_chat(conn, session)):
+        return _talk(db, session, yes=yes, json=json, watch=watch)
     board = db.read(lambda conn: read_board(conn, session))
     if board.status in runner.ENDED and not (retry and board.failures()):
         return _tell_end(board, _fetched(db, session), json=json)
@@ -41,6 +43,17 @@ def resume(db: Database, wanted: str | None, *, retry: bool, yes: bool, json: bo
         busy.hint = f"`turnout watch {session}` shows it live. {busy.hint or ''}".rstrip()
         raise
     return _stay(db, session, yes=yes, json=json, watch=watch, word="resuming session", retry=retry)
+
+
+def _talk(db: Database, session: str, *, yes: bool, json: bool, watch: bool | None) -> int:
+    """A conversation is resumed as one."""
+    if json:
+        raise UsageError(
+            f"session `{session}` is a conversation: it has no JSON lines", hint=f"`turnout chat {session} --plain`"
+        )
+    from agent.cli_chat import chat
+
+    return chat(db.url, session, plain=watch is False, yes=yes)
 
 
 def _stay(

@@ -39,6 +39,11 @@ def find_session(conn: Connection, wanted: str | None) -> str:
     return pick(wanted, ids, "session", "`turnout sessions` lists them")
 
 
+def is_chat(conn: Connection, session: str) -> bool:
+    """Whether a session is a conversation, and not the run of a playbook."""
+    return conn.execute(select(_sessions.c.kind).where(_sessions.c.id == session)).scalar_one_or_none() == "chat"
+
+
 def find_job(conn: Connection, wanted: str, session: str | None) -> Mapping[str, Any]:
     """The job of this id, or the newest one of this todo; a unique beginning of either is enough.
 

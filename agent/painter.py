@@ -31,6 +31,7 @@ SYMBOLS = {
 WORDS = {"pending": "waiting", "in_progress": "running"}
 WAITS = ("◌", "yellow")
 ASKS = ("?", "bold magenta")
+PRIORITY = {"high": "↑ ", "low": "↓ "}
 MIN_BAR = 8
 _ASCII = str.maketrans(
     {"○": "o", "▶": ">", "✔": "+", "✘": "x", "⊘": "-", "⊗": "~", "‖": "=", "◌": ".", "━": "=", "╸": "=", "─": "-"}
@@ -142,7 +143,8 @@ class Painter:
         blocked = self.board.blocked(todo)
         said, style = self._said(todo)
         quiet = todo.status in TERMINAL or todo.status == "pending" or said
-        title = (plain(todo.title) if todo.title != todo.id else "", "dim" if quiet else "")
+        mark = "" if todo.status in TERMINAL else PRIORITY.get(todo.priority, "")
+        title = (mark + (plain(todo.title) if todo.title != todo.id else ""), "dim" if quiet else "")
         parts = [(plain(said), "dim" if blocked else style), title]
         if blocked:  # the rails show what for
             parts.reverse()
@@ -150,8 +152,6 @@ class Painter:
             parts.insert(1, (f"in race {self.races[todo.id]}", "cyan"))
         if todo.attempts > 1:
             parts.insert(0, (f"try {todo.attempts}", "yellow"))
-        if todo.priority != "medium" and todo.status not in TERMINAL:
-            parts.insert(0, ("↑", "bold") if todo.priority == "high" else ("↓", "dim"))
         note = Text()
         for text, colour in parts:
             left = room - note.cell_len - 3 * bool(note)

@@ -20,6 +20,7 @@ from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 from textual.widgets import Static
 
 from agent.screen_prompt import Prompt
@@ -63,6 +64,7 @@ class ChatApp(App[tuple[int, str | None]]):
         self.url, self.wanted, self.yes, self.db = url, wanted, yes, db
         self.session: Any = None
         self.view = "talk"
+        self.room = Size(80, 24)
         self.failure: BaseException | None = None
         self.farewell: list[str] = []
         self.first_paint: float | None = None
@@ -89,6 +91,7 @@ class ChatApp(App[tuple[int, str | None]]):
         yield Static(id="foot")
 
     def on_mount(self) -> None:
+        self.room = self.size
         self.query_one(Prompt).focus()
         self.query_one("#head", Static).update(Text("◇ Turnout  opening …", "dim"))
         self._arrange()
@@ -119,17 +122,21 @@ class ChatApp(App[tuple[int, str | None]]):
     # Layout
 
     def on_resize(self, event: events.Resize) -> None:
+        self.room = event.size
         self._arrange()
 
     def _arrange(self) -> None:
         """What is shown where, by width and view."""
-        screen = self.screen
-        wide = self.size.width >= WIDE
-        screen.set_class(wide, "-wide")
+        screen = self.screen_stack[0]
+        screen.set_class(self.wide, "-wide")
         for view in VIEWS:
             screen.set_class(self.view == view, f"-{view}")
-        screen.set_class(self.size.height < 16, "-low")
         self._redraw()
+
+    @property
+    def wide(self) -> bool:
+        """Whether graph and jobs stand beside the conversation."""
+        return self.room.width >= WIDE
 
     def _redraw(self) -> None:
         if self.session is not None:

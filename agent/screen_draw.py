@@ -20,6 +20,7 @@ from agent.picture import draw
 
 MAX_EVENTS = 8
 MAX_RESULT = 3
+MAX_SAID = 12
 MAX_JOBS = 200
 _STATES = {"open": ("●", "yellow"), "done": ("●", "green"), "failed": ("●", "red"), "stopped": ("●", "dim")}
 _DOING = {
@@ -47,7 +48,7 @@ def entry(it: Entry, before: Entry | None, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [] if before is None or close else [Text()]
     match it.kind:
         case "said":
-            mark = Text.assemble(("❯ ", "bold magenta"), (it.text, "bold"))
+            mark = Text.assemble(("❯ ", "bold magenta"), (_folded(it.text), "bold"))
             parts.append(_hang(mark, 2) if it.state != "queued" else _hang(mark.append("  (heard next)", "dim"), 2))
         case "answer":
             body: RenderableType = Markdown(it.text, code_theme="ansi_dark")
@@ -66,6 +67,15 @@ def entry(it: Entry, before: Entry | None, width: int) -> list[RenderableType]:
         case _:
             parts += [Padding(line, (0, 0, 0, 2)) for line in it.lines or [Text(it.text)]]
     return parts
+
+
+def _folded(text: str) -> str:
+    """Words that were typed or pasted: of many lines the first and the last."""
+    lines = text.split("\n")
+    if len(lines) <= MAX_SAID:
+        return text
+    half = MAX_SAID // 2
+    return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} more lines …", *lines[-half:]])
 
 
 def _hang(text: Text, indent: int) -> RenderableType:

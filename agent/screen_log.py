@@ -6,7 +6,6 @@ Only the chosen job is followed, and only its end is kept: the log itself stays 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,13 +26,12 @@ class JobLog:
     """Which job is chosen, and its last lines in the pane `log`."""
 
     def __init__(self, app: Any) -> None:
-        self._app = app
+        self._pane = app.pane("log")
         self._chosen: str | None = None
         self._next: str | None = None
         self._picked = False
         self._listed: list[str] = []
         self._task: asyncio.Task[None] | None = None
-        self._lines: deque[Text] = deque(maxlen=KEPT)
         self._state = ""
 
     def pick(self, step: int) -> None:
@@ -73,13 +71,11 @@ class JobLog:
         if self._task is not None:
             self._task.cancel()
         self._chosen, self._task = id, None
-        self._lines.clear()
-        self._app.pane("log").show([])
+        self._pane.show([])
         if job is None:
             return
         if chat.talk is None:
-            self._lines.append(Text(f"`turnout logs {job.id} -f` follows it from its host", "dim"))
-            self._app.pane("log").show(list(self._lines))
+            self._pane.add([Text(f"`turnout logs {job.id} -f` follows it from its host", "dim")], KEPT)
             return
         self._task = asyncio.ensure_future(self._read(job, chat.talk.hosts))
 
@@ -113,5 +109,4 @@ class JobLog:
     def _add(self, text: str) -> None:
         if text:
             lines = text.rstrip("\n").split("\n")[-KEPT:]
-            self._lines.extend(Text(line) for line in lines if not line.startswith("::progress"))
-            self._app.pane("log").show(list(self._lines))
+            self._pane.add([Text(line) for line in lines if not line.startswith("::progress")], KEPT)

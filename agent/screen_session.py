@@ -20,7 +20,7 @@ from agent.chat import Chat, Question
 from agent.chat_commands import COMMANDS
 from agent.chat_entries import Entry
 from agent.chat_session import drive, farewell, look_on, open_chat, opened_database, take
-from agent.screen_app import STRIP, WIDE, ChatApp
+from agent.screen_app import STRIP, ChatApp
 from agent.screen_log import JobLog
 from agent.screen_prompt import Prompt
 from agent.screen_question import QuestionPanel
@@ -168,23 +168,27 @@ class ScreenSession:
 
     def _draw_board(self) -> None:
         app, board, now = self.app, self.chat.board, time.time()
-        width = app.size.width - 2
+        width = app.room.width - 2
         app.query_one("#head", Static).update(draw.head(board, width, now, self.chat.title))
-        hint = app.query_one(Prompt).text
-        app.query_one("#foot", Static).update(draw.foot(self.chat, app.view, width, now, hint))
-        wide = app.size.width >= WIDE
-        if wide or app.view == "todos":
+        typed = app.query_one(Prompt).text
+        app.query_one("#foot", Static).update(draw.foot(self.chat, app.view, width, now, typed))
+        if app.wide or app.view == "todos":
             pane = app.pane("graph")
             height = None if app.view == "todos" else pane.room.height
             pane.show(draw.graph(board, pane.room.width, height, now))
             app.query_one("#graph-title", Static).update(draw.graph_title(board))
-        if not wide and app.view == "talk":
-            strip = app.pane("strip")
-            rows = STRIP - 1 if app.size.height >= 30 or not self.chat.questions else STRIP - 3
-            strip.show(draw.graph(board, strip.room.width or width, rows, now, strip=True))
-            strip.display = bool(board.todos) and app.size.height >= 16
-        if wide or app.view == "jobs":
+        self._draw_strip(now)
+        if app.wide or app.view == "jobs":
             self._draw_jobs(now)
+
+    def _draw_strip(self, now: float) -> None:
+        """Where it is narrow: some lines of the graph below the conversation, fewer beside a question."""
+        app, board = self.app, self.chat.board
+        strip = app.pane("strip")
+        strip.display = not app.wide and app.view == "talk" and bool(board.todos) and app.room.height >= 16
+        if strip.display:
+            rows = STRIP - 1 if app.room.height >= 30 or not self.chat.questions else STRIP - 3
+            strip.show(draw.graph(board, strip.room.width or app.room.width - 2, rows, now, strip=True))
 
     def _draw_jobs(self, now: float) -> None:
         app, pane = self.app, self.app.pane("jobs")

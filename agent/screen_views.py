@@ -99,12 +99,24 @@ class LinesPane(StripsPane):
             if not top <= marked < top + height:
                 self.scroll_to(y=max(0, marked - height // 2), animate=False)
 
+    def add(self, lines: Sequence[Text], most: int) -> None:
+        """More lines at the end, long ones over several rows; of all of them the last `most` are kept."""
+        self._lines += lines
+        if len(self._lines) > most + most // 4:
+            del self._lines[:-most]
+            self._wrap(self._lines, 0)
+        else:
+            self._wrap(lines, len(self._strips))
+
+    def _wrap(self, lines: Sequence[Text], start: int) -> None:
+        width = self.room.width
+        self.set_strips([strip for line in lines for strip in self.strips_of(line, width)], start)
+
     def on_resize(self) -> None:
         if self._on_resize is not None:
             self._on_resize()
         else:
-            lines, self._lines = self._lines, []
-            self.show(lines, self.marked)
+            self._wrap(self._lines, 0)
 
 
 class EntriesPane(StripsPane):
