@@ -28,15 +28,19 @@ def job_spec(
     todo: str, body: Mapping[str, Any], context: Mapping[str, Any], state: SessionState, gpus: list[int]
 ) -> dict[str, Any]:
     """The body of a job todo, rendered into what is sent to the host: the fields of `tools.jobs.JobSpec` but its id."""
-    env = {str(k): str(v) for k, v in render_tree(body.get("env") or {}, context).items()}
+
+    def filled(value: Any) -> Any:
+        return value if body.get("literal") else render_tree(value, context)
+
+    env = {str(k): str(v) for k, v in filled(body.get("env") or {}).items()}
     if gpus:
         env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
     cwd = body.get("cwd")
     return {
-        "run": state.prelude(todo, stay=bool(cwd)) + str(render_tree(body["run"], context)),
-        "cwd": str(render_tree(cwd, context)) if cwd else None,
+        "run": state.prelude(todo, stay=bool(cwd)) + str(filled(body["run"])),
+        "cwd": str(filled(cwd)) if cwd else None,
         "env": {"PYTHONUNBUFFERED": "1", "TURNOUT_SESSION": state.session, **env},
         "timeout_s": body.get("timeout_s"),
         "grace_s": body.get("grace_s") or 10.0,
-        "ready": render_tree(body["ready"], context) if body.get("ready") else None,
+        "ready": filled(body["ready"]) if body.get("ready") else None,
     }

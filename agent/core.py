@@ -24,6 +24,7 @@ from agent.events import Answered, Cancel, Edit, Event, Go, JobSeen, Pause, Rese
 from agent.state import JobInfo, SessionState, TodoInfo
 from agent.templates import evaluate, render_tree
 from state import changes as c
+from state import conversation as talk
 from state.changes import Change
 from state.errors import GraphError, TurnoutError, UsageError
 from state.graph import Node, Transition
@@ -122,6 +123,9 @@ class Core:
         self.state.tools.discard(event.todo)
         if not self._is_running(event.todo):
             return
+        if self.state.run_as(event.todo) == "think":
+            report = event.result if event.ok else {"reason": event.reason}
+            self.emit(talk.child_reported(self._child(event.todo), "completed" if event.ok else "failed", report))
         if event.ok:
             self._end(event.todo, "completed", result=event.result)
         elif event.fallback and self.state.todos[event.todo].body:
@@ -165,6 +169,8 @@ class Core:
         if self.state.graph[todo].status in TERMINAL:
             return
         self.state.questions.pop(todo, None)
+        if todo in self.state.tools and self.state.run_as(todo) == "think":
+            self.emit(talk.child_reported(self._child(todo), "cancelled", {"reason": reason}))
         self.state.tools.discard(todo)
         for waiting in self.state.stops.values():
             if todo in waiting:
@@ -296,7 +302,8 @@ class Core:
                 self._end(todo, "completed", result=self._winner(todo))
             case "ask":
                 self._begin(todo)
-                self._ask(todo, str(render_tree(body["question"], context)), body.get("default", "no"))
+                question = body["question"] if body.get("literal") else render_tree(body["question"], context)
+                self._ask(todo, str(question), body.get("default", "no"))
             case "stop":
                 self._begin(todo)
                 self._stop_job(todo, body["todo"])
@@ -305,9 +312,10 @@ class Core:
                 self.state.tools.add(todo)
                 self._begin(todo)
             case "think":
-                render_tree(body["prompt"], context)
+                prompt = body["prompt"] if body.get("literal") else render_tree(body["prompt"], context)
                 self.state.tools.add(todo)
                 self._begin(todo)
+                self.emit(talk.child_started(self._child(todo), title=info.spec.title, prompt=str(prompt), todo=todo))
             case "research":
                 raise UsageError("no model is configured and the step has no `fallback`", hint=_NO_MODEL)
             case _:
@@ -367,6 +375,10 @@ class Core:
             self._session("failed", "failed: " + ", ".join(f"`{t}`" for t in failed))
         else:
             self._session("completed", None)
+
+    def _child(self, todo: str) -> str:
+        """The id of the subagent's session: one for each attempt, like that of a job."""
+        return job_id(self.state.session, todo, self.state.todos[todo].attempts)
 
     def _is_looked_into(self, research: str) -> bool:
         """Not so after a resume with another configuration: the subagent's model is gone, or has come."""

@@ -273,7 +273,8 @@ class Dispatcher:
         info, body, context = self.state.todos[todo], self.state.body(todo), self.state.context(todo)
         if self.state.run_as(todo) == "think":
             assert self._think is not None, "only a session with a model thinks"
-            return await self._think(todo, str(render_tree(body["prompt"], context)), info.attempts)
+            prompt = body["prompt"] if body.get("literal") else render_tree(body["prompt"], context)
+            return await self._think(todo, str(prompt), info.attempts)
         args: Mapping[str, Any] = {**render_tree(body.get("args", {}), context), **body.get("plain", {})}
         failpoint("tool.before")
         result = await TOOLS[body["tool"]](ToolCall(self.state.session, todo, args, self.hosts.get))
@@ -320,7 +321,7 @@ class Dispatcher:
 
     async def _heartbeat(self) -> None:
         """Keep the session ours, and look whether other sessions gave GPUs back while somebody waits for some."""
-        me = owner.this_process()
+        me = await anyio.to_thread.run_sync(owner.this_process)
         beat = time.monotonic()
         while True:
             await anyio.sleep(FOREIGN_LEASES_EVERY_S)

@@ -87,10 +87,10 @@ class Model:
 
     async def ask(self, request: Request, hear: Hear | None = None) -> Answer:
         """One attempt. Raises `ModelError` with a kind, and whether another attempt may help."""
-        import anthropic
+        client, where = await self._connected(), self.where
+        import anthropic  # both are loaded by now, in the thread that made the client
         import httpx2
 
-        client, where = await self._connected(), self.where
         began, gathered = time.monotonic(), _Gathered(hear or (lambda kind, text: None))
         try:
             stream = await client.messages.create(**request.body(), stream=True)

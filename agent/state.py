@@ -100,6 +100,7 @@ class SessionState:
     thinks: bool = False
     max_children: int = 20
     notices: int = 0
+    numbers: dict[str, int] = field(default_factory=dict)
     open_todos: int = 0
     results: dict[str, Any] = field(default_factory=dict)
     _job_of: dict[str, str] = field(default_factory=dict)

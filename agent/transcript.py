@@ -178,11 +178,11 @@ class Transcript:
         """Whether there is something that the model has not heard."""
         return bool(self.waiting or self.notices) or self.stop_reason == "pause_turn"
 
-    def messages(self, tail: Sequence[Block] = ()) -> list[dict[str, Any]]:
+    def messages(self, tail: Sequence[Block] = (), *, most_notices: int = 50) -> list[dict[str, Any]]:
         """The messages of the next request: all that was said, what is new, the open notices, and `tail` behind it."""
         turns = [Turn(turn.role, turn.blocks, turn.seqs) for turn in self.turns]
         new = [block for _, block in ordered(self.waiting)]
-        new += [notice_block(id, notice) for id, notice in self.notices.items()]
+        new += [notice_block(id, notice) for id, notice in list(self.notices.items())[:most_notices]]
         continues = self.stop_reason == "pause_turn" and not new  # sent back as it is, it goes on
         if not continues:
             new += tail
@@ -213,7 +213,7 @@ class Transcript:
         return {**block, "content": f"[cleared: {size:,} characters; call the tool again if they are needed]"}
 
     def clearable(self, keep_turns: int) -> tuple[int, int, int]:
-        """What clearing all but the newest turns would do: its `through`, the number of results, their characters."""
+        """What clearing all but the newest turns would do: `through`, the number of results, their characters."""
         old = self.turns[:-keep_turns] if keep_turns else self.turns
         sizes = [
             (seq, result_size(block))
@@ -225,7 +225,7 @@ class Transcript:
 
 
 def sound(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with every call answered once, in the next message and before all else, and no answer without a call.
+    """The messages with every call answered once, first in the next message, and no answer without a call.
 
     Logs of our own are so already. One that another program wrote and broke off need not be.
     """
