@@ -20,9 +20,9 @@ from typing import Any
 import psutil
 
 from tests.hosting import free_port
+from tests.standin_process import lay_out
 
 ROOT = Path(__file__).parent.parent
-STANDIN = Path(__file__).with_name("standin_process.py")
 
 
 class Site:
@@ -32,6 +32,7 @@ class Site:
         self.folder = folder
         self.port, self.new_port, self.attempt_port = free_port(), free_port(), free_port()
         self.root = folder / "root"
+        self.modules = lay_out(folder / "modules")
         (folder / "model").mkdir()
         (folder / "model" / "model.safetensors").write_bytes(bytes(2 << 20))
         (folder / "own").mkdir()
@@ -54,11 +55,7 @@ class Site:
         """An interpreter that has SGLang, with faults for what it serves."""
         path = self.folder / "python3"
         settings = "".join(f"export {name}={value}\n" for name, value in faults.items())
-        path.write_text(
-            f'#!/bin/sh\n{settings}case "$1 $2" in\n'
-            f'"-m sglang.launch_server") exec {sys.executable} {STANDIN} "$@";;\n'
-            f'"-c import importlib.metadata"*) echo 0.5.14;;\n*) exec {sys.executable} "$@";;\nesac\n'
-        )
+        path.write_text(f'#!/bin/sh\n{settings}export PYTHONPATH={self.modules}\nexec {sys.executable} "$@"\n')
         path.chmod(0o755)
         return str(path)
 
@@ -66,11 +63,11 @@ class Site:
         """Start the stand-in vLLM and wait until it serves."""
         told = json.dumps({"method": "eagle3", "model": str(self.folder / "own"), "num_speculative_tokens": 3})
         words = command or [
-            sys.executable, str(STANDIN), "-m", "vllm.entrypoints.openai.api_server",
+            sys.executable, "-m", "vllm.entrypoints.openai.api_server",
             "--model", str(self.folder / "model"), "--served-model-name", "k2", "--port", str(self.port),
             *(["--speculative-config", told] if speculates else []), *more,
         ]  # fmt: skip
-        environment = {**os.environ, "STANDIN_SECONDS": "0.01"}
+        environment = {**os.environ, "STANDIN_SECONDS": "0.01", "PYTHONPATH": str(self.modules)}
         with open(self.folder / "vllm.log", "ab") as log:
             process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
@@ -115,8 +112,9 @@ class Site:
         done = subprocess.run(
             [sys.executable, "-m", "agent", *words], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
-        assert done.stdout and "status" in done.stdout.splitlines()[-1], done.stdout[-2000:] + done.stderr
-        return {**json.loads(done.stdout.splitlines()[-1]), "code": done.returncode}
+        last = json.loads((done.stdout or "{}\n").splitlines()[-1])
+        assert "status" in last, (last, done.stderr)
+        return {**last, "code": done.returncode}
 
     def back(self) -> str:
         """Go the way back, as an operator would."""
@@ -127,7 +125,7 @@ class Site:
 
     def standins(self) -> list[psutil.Process]:
         """Living stand-ins of this test."""
-        return [p for p in psutil.process_iter() if self._is_mine(p, str(STANDIN))]
+        return [p for p in psutil.process_iter() if self._is_mine(p, "launch_server") or self._is_mine(p, "api_server")]
 
     def jobs(self) -> list[psutil.Process]:
         """What else of this test runs: routers and clients."""

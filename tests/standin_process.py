@@ -1,5 +1,7 @@
 """A stand-in for `python3 -m vllm.entrypoints.openai.api_server` and `python3 -m sglang.launch_server`, as a process.
 
+`lay_out` makes the folder of modules that are called so.
+
 It speaks the engines' HTTP (chat, completions, metrics, tools) over the scripted model of `standin_engine`, writes log
 lines in their forms, opens its port with SO_REUSEPORT as vLLM does, and ends on TERM as vLLM does: at once, with what
 runs cut off. Faults come by the environment, so that a test puts them into the wrapper that it calls `python3`:
@@ -23,10 +25,13 @@ import sys
 import time
 from collections.abc import Sequence
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 from standin_engine import Handler, StandIn
 
+STEP_S = 0.004
 _SAID = {"vllm": "INFO 12-01 09:00:00 [api_server.py:1]", "sglang": "[2026-12-01 09:00:00]"}
 
 
@@ -61,7 +66,10 @@ class Chat(Handler):
         self._say(200, told + f'{running}{{engine="0"}} {float(s.in_flight)}\n')
 
     def slowly_generate(self, body: dict[str, Any]) -> None:
-        self.standin.take_time()
+        standin = self.standin
+        ids = body["input_ids"]
+        tokens = len(standin.answer(ids, body["sampling_params"]["max_new_tokens"]))
+        standin.take_time(len(standin.draft(ids, tokens)) if standin.accept else tokens)
         super().generate(body)
 
     def complete(self, body: dict[str, Any]) -> None:
@@ -105,9 +113,9 @@ class Process(StandIn):
         random.Random(len(ids)).random()
         return said
 
-    def take_time(self) -> None:
-        """What an answer takes; and the end of a server that dies by itself."""
-        time.sleep(self._seconds)
+    def take_time(self, rounds: int = 0) -> None:
+        """What an answer takes, and each of its decoding steps; and the end of a server that dies by itself."""
+        time.sleep(self._seconds + rounds * STEP_S)
         if self._dies and len(self.asked) > self._dies:
             say("sglang", "Scheduler watchdog timeout (self.watchdog_timeout=300, self.soft=False)")
             os._exit(1)
@@ -152,10 +160,10 @@ def fraction(given: dict[str, str]) -> float:
     return float(given.get("--mem-fraction-static", 0.88))
 
 
-def main() -> None:
-    """`-m MODULE ARGUMENTS`, as an interpreter is called."""
-    engine = "sglang" if "sglang" in sys.argv[2] else "vllm"
-    server = start(engine, sys.argv[3:])
+def main(engine: str) -> None:
+    """Be the engine's module, as `python3 -m MODULE ARGUMENTS` runs it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    server = start(engine, sys.argv[1:])
     server.__enter__()
     say(engine, "The server is fired up and ready to roll!" if engine == "sglang" else "Started server process [1]")
     print("INFO:     Application startup complete.", flush=True)
@@ -163,6 +171,15 @@ def main() -> None:
     os._exit(0)  # what runs is cut off
 
 
-if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    main()
+def lay_out(folder: Path) -> Path:
+    """A folder for PYTHONPATH in which both engines' modules are the stand-in's; SGLang's version can be asked for."""
+    for engine, module in (("vllm", "vllm/entrypoints/openai/api_server.py"), ("sglang", "sglang/launch_server.py")):
+        path = folder / module
+        path.parent.mkdir(parents=True)
+        here = str(Path(__file__).parent)
+        path.write_text(f"import sys\nsys.path.insert(0, {here!r})\nimport standin_process\n"
+                        f"standin_process.main({engine!r})\n")  # fmt: skip
+    told = folder / "sglang-0.5.14.dist-info" / "METADATA"
+    told.parent.mkdir()
+    told.write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.14\n")
+    return folder

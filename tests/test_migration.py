@@ -171,7 +171,7 @@ def test_a_server_that_somebody_starts_again_is_told_with_who(site: Site) -> Non
     """A loop that restarts vLLM behind our back is found at once, with its parent; users are served all the same."""
     script = site.folder / "loop"
     model = site.folder / "model"
-    command = f"{sys.executable} {ROOT}/tests/standin_process.py -m vllm.entrypoints.openai.api_server"
+    command = f"{sys.executable} -m vllm.entrypoints.openai.api_server"
     script.write_text(f"while true; do {command} --model {model} --served-model-name k2 --port {site.port}; done\n")
     site.vllm(command=["sh", str(script)])
     with Load(site.port) as users:

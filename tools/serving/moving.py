@@ -95,8 +95,7 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
     before the command, `extra` after it. Raises ToolError when somebody listens on the port of `host` already.
     """
     told: Mapping[str, Any] = call.args.get("translation") or {}
-    words = shlex.split(str(told.get("command") or ""))
-    kept = without(_arguments(words), _OURS)
+    kept = without([str(word) for word in told.get("arguments") or ()], _OURS)
     model = value_of(kept, "--model-path", "--model") or str(call.args.get("model") or "")
     fraction = call.args.get("memory_fraction") or None
     if fraction:
@@ -128,14 +127,6 @@ def launched(argv: Sequence[str], env: Mapping[str, str], url: str) -> dict[str,
     ready = {"http": url + SGLANG.ready_path}
     run = f"{'exec env ' if settings else 'exec '}{settings}{shlex.join(argv)}"
     return {"run": run, "argv": list(argv), "env": dict(env), "url": url, "ready": ready, "grace_s": SGLANG.grace_s}
-
-
-def _arguments(words: Sequence[str]) -> list[str]:
-    """What follows the program: `VAR=x python3 -m sglang.launch_server --a b` -> `--a b`."""
-    for place, word in enumerate(words):
-        if word.startswith("sglang") or word.endswith("/sglang"):
-            return [w for w in words[place + 1 :] if w != "serve"]
-    return []
 
 
 def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
@@ -263,9 +254,3 @@ async def doctor_if_low(call: ToolCall) -> dict[str, Any]:
         return {"verdict": None, "why": f"the acceptance length {length:.2f} is {low_or_not}; no prediction was given"}
     prediction = await to_thread.run_sync(lambda: read_json(Path(path).expanduser()))
     return worst_of(diagnose_acceptance(prediction, measured, []))
-
-
-@tool
-async def translate_running(call: ToolCall) -> dict[str, Any]:
-    """What `translate` makes of a command."""
-    return {"command": "", "refused": None, "warnings": [], "no_counterpart": []}

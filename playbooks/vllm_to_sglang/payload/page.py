@@ -151,17 +151,18 @@ def _flags(todos: Any) -> Part:
         return Part("Flags", [])
     blocks: list[Block] = []
     find = todos.get("find") or {}
-    blocks += ["The old command, and what became of it:", Code(str(find.get("command", ""))), Code(told["command"])]
-    for key, heading in (("no_counterpart", "Without counterpart:"), ("warnings", "Changed, or worth a look:")):
-        lines = [_entry(one) for one in told.get(key) or ()]
-        blocks += [heading, Items(lines)] if lines else []
-    return Part("Flags", blocks)
-
-
-def _entry(one: Any) -> str:
-    if isinstance(one, dict):
-        return ": ".join(str(value) for value in one.values() if value)
-    return str(one)
+    blocks += ["The old command, and what the translation made of it:", Code(str(find.get("command", "")))]
+    blocks.append(Code(told["command"]))
+    rows = [
+        (
+            str(one["class"]),
+            str(one["input"]),
+            str(one["output"]) or "-",
+            "; ".join([one["why"], *one["notes"]]).strip("; "),
+        )
+        for one in told.get("report") or ()
+    ]
+    return Part("Flags", [*blocks, Table(("", "vLLM", "SGLang", ""), rows)])
 
 
 def _doctor(todos: Any) -> Part:
