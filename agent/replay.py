@@ -77,6 +77,11 @@ class Recording:
             self._times.append(latest)
 
     @property
+    def times(self) -> Sequence[float]:
+        """When each message came; one that seems to be older than the one before it has that one's time."""
+        return self._times
+
+    @property
     def began(self) -> float:
         return self._times[0] if self._times else 0.0
 

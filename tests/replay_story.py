@@ -194,8 +194,10 @@ def _second_half(t: Tape) -> None:
     t.at(1010).put(c.approval_answered("leave", "yes", "operator"))
     t.move("leave", "completed", result={"answer": "yes", "by": "operator"})
     t.start("bench_base", gpus=(0, 1, 2, 3))
-    for n, size in enumerate((1, 8, 32, 64, 128)):
+    sizes = list(enumerate((1, 8, 32, 64, 128)))
+    for n, size in sizes:
         t.at(1012 + n).start(f"warm@{size}", gpus=(4 + n % 4,) if n < 4 else ())
+    for n, size in sizes:
         t.at(1040 + n * 31).end(f"warm@{size}")
     t.at(1240).end("bench_base", rc=1, to="pending", reason="out of memory: CUDA out of memory on GPU 2; try 2")
     t.start("bench_base", gpus=(0, 1, 2, 3), attempt=2).at(1700).end(

@@ -14,9 +14,12 @@ MARKS = {"completed": "✔", "failed": "✘", "running": "▶", "paused": "‖",
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>Sessions · Turnout</title><style>{style}
-.sessions {{ width: 100%; border-collapse: collapse; }} .sessions td, .sessions th {{ padding: 8px 12px 8px 0;
-text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }} .sessions th {{ color: var(--quiet); font-weight: 500; }}
-.sessions a {{ color: inherit; text-decoration: none; font-weight: 600; }} .sessions a:hover {{ color: var(--accent); }}
+.sessions {{ width: 100%; border-collapse: collapse; }}
+.sessions td, .sessions th {{ padding: 8px 12px 8px 0; text-align: left; vertical-align: top; }}
+.sessions td, .sessions th {{ border-bottom: 1px solid var(--line); }}
+.sessions th {{ color: var(--quiet); font-weight: 500; }}
+.sessions a {{ color: inherit; text-decoration: none; font-weight: 600; }}
+.sessions a:hover {{ color: var(--accent); }}
 body {{ padding-bottom: 20px; }}</style></head>
 <body><div class="app"><h1>Sessions</h1>
 <p class="quiet">Newest first. Pages of running sessions move by themselves.</p><br>

@@ -107,15 +107,16 @@ class _Model:
     def _rows(self) -> list[list[Any]]:
         """`[source, seq, time, kind, actor, cause, words, detail]` each, by time."""
         streams = [
-            [(entry.time, number, entry) for entry in recording.entries] for number, recording in enumerate(self.family)
+            [(at, number, entry) for at, entry in zip(recording.times, recording.entries, strict=True)]
+            for number, recording in enumerate(self.family)
         ]
         told = []
         ordered = merge(*streams, key=lambda item: item[0]) if len(streams) > 1 else streams[0]
-        for place, (_, number, entry) in enumerate(ordered):
+        for place, (at, number, entry) in enumerate(ordered):
             if number == 0:
                 self._row_of[entry.seq] = place
             kind, actor = self._index("kinds", entry.kind), self._index("actors", entry.actor)
-            row = [number, entry.seq, self._at(entry.time), kind, actor, entry.cause, words(entry), self._detail(entry)]
+            row = [number, entry.seq, self._at(at), kind, actor, entry.cause, words(entry), self._detail(entry)]
             told.append(row)
         return told
 

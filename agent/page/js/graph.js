@@ -1,7 +1,7 @@
 // The todo graph as it was: layers from left to right (on narrow screens from top to bottom), edges coloured by what they are.
 
 const BOX = { w: 148, h: 46, gapX: 38, gapY: 14 };
-const SLIM = { ...BOX, w: 122, gapX: 26 };
+const SLIM = { ...BOX, w: 128, gapX: 22 };
 const cut = (text, n) => (text.length > n ? `${text.slice(0, n - 1)}…` : text);
 
 /** Nodes to draw: todos, and each for_each of more than four members as one. */
@@ -101,7 +101,7 @@ function makeGraph(m, act) {
     const state = s("text", { class: "box-mark", x: 14, y: 20 });
     const under = s("text", { class: "box-under", x: 32, y: 36 });
     const bar = s("rect", { class: "box-bar", x: 0, y: size.h - 3, width: 0, height: 3 });
-    const node_ = s("g", { class: "box", transform: `translate(${where.x} ${where.y})`, tabindex: "0", role: "button", onclick: () => single && act.open({ todo: single.id }), onkeydown: (e) => { if (e.key === "Enter" && single) act.open({ todo: single.id }); } },
+    const node_ = s("g", { class: "box", "data-id": id, transform: `translate(${where.x} ${where.y})`, tabindex: "0", role: "button", onclick: () => single && act.open({ todo: single.id }), onkeydown: (e) => { if (e.key === "Enter" && single) act.open({ todo: single.id }); } },
       s("rect", { class: `box-back kind-${node.kind}`, width: size.w, height: size.h, rx: node.kind === "gate" || node.kind === "race" ? 23 : 8 }),
       state, s("text", { class: "box-name", x: 32, y: 20 }, cut(name, Math.floor((size.w - 36) / 7.4))), under, single ? null : bar, s("title", {}, single ? `${single.title || single.id} (${single.kind})` : name));
     shown.set(id, { g: node_, state, under, bar, node, single });

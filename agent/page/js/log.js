@@ -44,16 +44,18 @@ function makeLog(m, act) {
   const counts = {};
   for (const row of m.rows) { const group = m.kinds[row[3]][1]; counts[group] = (counts[group] || 0) + 1; }
   const on = new Set(Object.keys(counts).filter((g) => !OFF_AT_FIRST.has(g)));
-  let wanted = "", visible = [], chunks = [], shownAt = -1, source = -1;
+  let wanted = "", visible = [], hidden = 0, chunks = [], shownAt = -1, source = -1;
   const list = h("div", { class: "log-list", tabindex: "0", "aria-label": "messages" });
-  const found = h("span", { class: "quiet found" });
+  const found = h("button", { class: "quiet found", onclick: () => { for (const g of Object.keys(counts)) on.add(g); chips.forEach((chip) => chip.setAttribute("aria-pressed", "true")); choose(); } });
   const watcher = new IntersectionObserver((seen) => { for (const one of seen) if (one.isIntersecting) render(one.target.chunk); }, { root: list, rootMargin: "600px" });
 
   function choose() {
     visible = [];
+    hidden = 0;
     m.rows.forEach((row, index) => {
-      if (!on.has(m.kinds[row[3]][1]) || (source >= 0 && row[0] !== source)) return;
-      if (!wanted || textOf(m, index).includes(wanted)) visible.push(index);
+      const chosen = on.has(m.kinds[row[3]][1]) && (source < 0 || row[0] === source);
+      if ((!chosen && !wanted) || (wanted && !textOf(m, index).includes(wanted))) return;
+      if (chosen) visible.push(index); else hidden++;
     });
     watcher.disconnect();
     chunks = [];
@@ -65,7 +67,8 @@ function makeLog(m, act) {
     }
     list.replaceChildren(...(chunks.length ? chunks.map((c) => c.node) : [h("p", { class: "empty" }, wanted ? `Nothing says “${wanted}”.` : "Nothing is selected.")]));
     chunks.forEach((c) => watcher.observe(c.node));
-    found.textContent = wanted ? plural(visible.length, "match", "matches") : "";
+    found.textContent = wanted ? `${plural(visible.length, "match", "matches")}${hidden ? `, ${hidden} hidden` : ""}` : "";
+    found.title = hidden ? "Show all kinds of messages" : "";
     shownAt = -1;
     at(act.place(), true);
   }

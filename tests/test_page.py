@@ -1,0 +1,323 @@
+"""The page of a session in a real browser: it opens from disk, says what happened, and never runs what a host wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.page import model, page
+from agent.page.build import LIMIT
+from agent.page.fold import fold, fold_tree
+from agent.page.model import thin
+from agent.replay import Entry, Recording
+from agent.replay_source import from_database
+from state.db import Database
+from tests import chromium
+from tests.chromium import Chromium
+from tests.cli_helpers import turnout
+from tests.replay_story import long, tell
+
+wants_chromium = pytest.mark.skipif(chromium.find() is None, reason="there is no chromium: `apt-get install chromium`")
+HOSTILE = '</script><img src=x onerror="window.hurt=1"><script>window.hurt=2</script> {{ data }} \x1b[31m\u202e\u0000'
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Recording:
+    db = Database.open(str(tmp_path / "turnout.db"))
+    return from_database(db, tell(db))
+
+
+@pytest.fixture
+def file(story: Recording, tmp_path: Path) -> Path:
+    path = tmp_path / "out.html"
+    path.write_text(page(story), encoding="utf-8")
+    return path
+
+
+def status_of(browser: Chromium, todo: str) -> str:
+    """What the graph draws a todo as."""
+    found = f"[...document.querySelectorAll('.box')].find((b) => b.dataset.id === '{todo}').getAttribute('class')"
+    return str(browser.evaluate(found)).removeprefix("box st-")
+
+
+def text_of(browser: Chromium, selector: str) -> str:
+    return str(browser.evaluate(f"document.querySelector('{selector}').innerText"))
+
+
+@wants_chromium
+def test_the_page_opens_from_disk_and_asks_nobody(browser: Chromium, file: Path) -> None:
+    """One file, no request but for itself, no error; its head says what happened, what it cost, where time went."""
+    browser.open(file.as_uri())
+    assert browser.errors() == []
+    assert browser.requests() == [file.as_uri()]
+    verdict = text_of(browser, ".verdict")
+    assert verdict.startswith("Completed in 2 h 45 min. 13 of 16 todos completed, 1 failed and the plan had an answer")
+    assert "research won the race first" in verdict
+    tiles = text_of(browser, ".tiles")
+    assert "GPU time\n10.7 h" in tiles
+    assert "Model cost\n0.224" in tiles
+    assert "Waited for a person\n5 min 56 s" in tiles
+    assert text_of(browser, ".path-list").splitlines()[:3] == ["nobody drove it", "1 h 48 min", "66 %"]
+
+
+@wants_chromium
+@pytest.mark.parametrize("dark", [False, True])
+def test_light_and_dark_are_both_readable(browser: Chromium, file: Path, dark: bool) -> None:
+    """Text stands out from its ground in either theme, and `t` changes it."""
+    browser.open(file.as_uri(), dark=dark)
+    ink, ground = (
+        browser.evaluate(f"getComputedStyle(document.documentElement).{name}") for name in ("color", "backgroundColor")
+    )
+    assert contrast(ink, ground) > 12
+    quiet = browser.evaluate("getComputedStyle(document.querySelector('.tile-under')).color")
+    card = browser.evaluate("getComputedStyle(document.querySelector('.tile')).backgroundColor")
+    assert contrast(quiet, card) > 4.5
+    browser.evaluate("localStorage.clear()")
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two `rgb(...)` colours by the rule of WCAG 2."""
+
+    def light(colour: str) -> float:
+        parts = [int(part) / 255 for part in colour[4:-1].split(",")]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(one), light(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@wants_chromium
+@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1920])
+def test_every_width_fits(browser: Chromium, file: Path, width: int) -> None:
+    """Nothing makes the page scroll sideways, down to a small phone."""
+    browser.open(file.as_uri(), width=width, height=800)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@wants_chromium
+def test_any_moment_is_shown_as_it_was(browser: Chromium, file: Path, story: Recording) -> None:
+    """Going to a todo by its name shows the graph, the lanes and the messages as they were when it started."""
+    browser.open(f"{file.as_uri()}#bench_base")
+    assert (status_of(browser, "leave"), status_of(browser, "bench_base")) == ("completed", "in_progress")
+    assert status_of(browser, "bench_public") == "pending"
+    assert "bench_base started on gpu1" in text_of(browser, ".item.now")
+    assert browser.evaluate("document.querySelectorAll('.item.future').length") > 0
+    browser.key("End")
+    assert status_of(browser, "bench_public") == "completed"
+    assert browser.evaluate("document.querySelectorAll('.item.future').length") == 0
+    browser.key("Home")
+    assert status_of(browser, "probe") == "unborn"
+
+
+@wants_chromium
+def test_everything_goes_by_keyboard(browser: Chromium, file: Path) -> None:
+    """Stepping, searching, help, theme and closing need no mouse."""
+    browser.open(file.as_uri())
+    where = "document.querySelector('.where').textContent"
+    browser.key("Home")
+    browser.key("ArrowRight")
+    browser.key("ArrowRight")
+    assert browser.evaluate(where).startswith("2 / 207")
+    browser.key("?")
+    assert browser.evaluate("document.querySelector('dialog').open") is True
+    browser.evaluate("document.querySelector('dialog').close()")
+    browser.key("t")
+    assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+    browser.key("/")
+    for letter in "acceptance":
+        browser.key(letter)
+    browser.wait("document.querySelector('.found').textContent")
+    assert text_of(browser, ".found") == "0 matches, 24 hidden"
+    browser.evaluate("document.querySelector('.found').click(); document.querySelector('.search input').focus()")
+    assert text_of(browser, ".found") == "24 matches"
+    browser.key("Enter")
+    assert not browser.evaluate(where).startswith("2 /")
+    assert browser.evaluate("document.querySelectorAll('mark').length") > 0
+    browser.key("Escape")
+    browser.evaluate("localStorage.clear()")
+
+
+@wants_chromium
+def test_a_todo_opens_in_full(browser: Chromium, file: Path) -> None:
+    """A click on a todo shows its result, attempts, jobs, charts and command; a click on a job its state."""
+    browser.open(file.as_uri())
+    browser.evaluate(
+        "[...document.querySelectorAll('.lane-name')].find((n) => n.innerText.includes('bench_public')).click()"
+    )
+    told = text_of(browser, ".detail-body")
+    for part in (
+        "Serve and measure: public",
+        "tokens_per_s",
+        "4,410",
+        "try 1 on gpu1",
+        "accept len",
+        "pivot234.bench_public.1",
+    ):
+        assert part in told, part
+    browser.evaluate(
+        "[...document.querySelectorAll('.detail .link')].find((n) => n.innerText.endsWith('public.1')).click()"
+    )
+    assert "exit code 0" in text_of(browser, ".detail-body")
+    browser.key("Escape")
+    assert browser.evaluate("document.querySelector('.detail').hidden") is True
+
+
+@wants_chromium
+def test_what_a_host_or_a_model_wrote_is_shown_and_never_run(
+    browser: Chromium, story: Recording, tmp_path: Path
+) -> None:
+    """Markup, script ends, control characters and placeholders in every text of a session stay text."""
+    entries = [replace(entry, payload=poisoned(entry.payload), actor=entry.actor + HOSTILE) for entry in story.entries]
+    bad = Recording(replace(story.facts, title=HOSTILE, settings={HOSTILE: HOSTILE}), entries, story.children)
+    path = tmp_path / "bad.html"
+    logs = {
+        entry.payload["id"]: {"text": HOSTILE, "note": HOSTILE} for entry in entries if entry.kind == "job.submitted"
+    }
+    path.write_text(page(bad, logs=logs), encoding="utf-8")
+    browser.open(path.as_uri())
+    browser.evaluate(
+        "document.querySelectorAll('.chip').forEach((chip) => chip.ariaPressed === 'false' && chip.click())"
+    )
+    browser.evaluate(
+        "document.querySelectorAll('.bar, .item, .lane-name, .box').forEach((n) => n.dispatchEvent(new Event('click')))"
+    )
+    assert browser.evaluate("window.hurt") is None
+    assert browser.evaluate("document.querySelectorAll('img, iframe, object').length") == 0
+    assert browser.evaluate("document.scripts.length") == 2
+    assert "onerror" in text_of(browser, "h1")
+    assert browser.requests() == [path.as_uri()]
+
+
+def poisoned(value: Any, key: str = "") -> Any:
+    """A payload with its free text made hostile; names and states, which must stay what they are, are kept."""
+    if isinstance(value, dict):
+        return {k: poisoned(v, k) for k, v in value.items()}
+    if isinstance(value, list):
+        return [poisoned(v, key) for v in value]
+    free = ("title", "reason", "text", "run", "line", "content", "question", "prompt", "report", "unit", "answer")
+    return HOSTILE + value if isinstance(value, str) and key in free else value
+
+
+@wants_chromium
+def test_a_page_prints(browser: Chromium, file: Path) -> None:
+    """Printed, the page is a document: the messages in full below the graph, without the player."""
+    browser.open(file.as_uri(), media="print")
+    assert browser.evaluate("getComputedStyle(document.querySelector('.player')).display") == "none"
+    assert browser.print().startswith(b"%PDF")
+
+
+@wants_chromium
+def test_a_long_session_stays_small_and_quick_to_use(browser: Chromium, tmp_path: Path) -> None:
+    """A day of 20,000 messages is a page below two megabytes, drawn in pieces, that can be searched and sought."""
+    db = Database.open(str(tmp_path / "turnout.db"))
+    made = page(from_database(db, long(db)))
+    assert len(made.encode()) < LIMIT
+    path = tmp_path / "long.html"
+    path.write_text(made, encoding="utf-8")
+    browser.open(path.as_uri())
+    assert browser.errors() == []
+    assert browser.evaluate("document.querySelectorAll('.item').length") < 1_000
+    slider = "document.querySelector('.player input')"
+    browser.evaluate(f"{slider}.value = 9000; {slider}.dispatchEvent(new Event('input'))")
+    assert browser.evaluate("document.querySelectorAll('.item.now').length") == 1
+    browser.key("/")
+    for letter in "configuration 300":
+        browser.key(letter)
+    browser.wait("/^[1-9]/.test(document.querySelector('.found').textContent)")
+
+
+def test_texts_are_folded_with_exact_counts(story: Recording) -> None:
+    """A long text keeps its head and tail and says how many characters are missing; nothing short is touched."""
+    text = "a" * 1000 + "b" * 9000 + "c" * 500
+    folded = fold(text, 600)
+    assert folded.startswith("a" * 400 + "\n… 9,900 of 10,500 characters")
+    assert folded.endswith("\n" + "c" * 200)
+    assert fold("short", 600) == "short"
+    deep: Any = "leaf"
+    for _ in range(50):
+        deep = {"in": [deep]}
+    assert "keys" in str(fold_tree(deep, 100)) or "items" in str(fold_tree(deep, 100))
+    wide = fold_tree(list(range(1000)), 100)
+    assert wide[-1] == "… 800 more"
+
+
+def test_a_page_that_would_be_too_large_is_folded_more(story: Recording) -> None:
+    """Incompressible text in every message ends as a page within its limit, not as a page of any size."""
+    import random
+
+    rng = random.Random(3)
+    noise = ["".join(chr(rng.randrange(33, 900)) for _ in range(4_000)) for _ in range(120)]
+    entries = [Entry(n, float(n), "tool.answered", "tool:x", {"name": "x", "tool_use_id": str(n), "content": text})
+               for n, text in enumerate(noise, 1)]  # fmt: skip
+    made = page(Recording(story.facts, entries), limit=400_000)
+    assert len(made) <= 400_000
+
+
+def test_thinning_a_curve_keeps_its_extremes() -> None:
+    """Of many points those that are kept are real ones, with the highest, the lowest, the first and the last."""
+    points = [(float(n), float((n * 7919) % 1000)) for n in range(10_000)]
+    kept = thin(points, 400)
+    assert len(kept) <= 440
+    assert set(kept) <= set(points)
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert {max(p[1] for p in kept), min(p[1] for p in kept)} == {999.0, 0.0}
+
+
+def test_the_model_speaks_of_rows_that_are_there(story: Recording) -> None:
+    """Every reference to a row, of a todo's history and of jobs, is the row of that message."""
+    made = model(story)
+    kinds = [kind for kind, _ in made["kinds"]]
+    for todo in made["todos"]:
+        for row, status, _ in todo["history"]:
+            source, _, _, kind, _, _, _, detail = made["rows"][row]
+            assert source == 0
+            assert kinds[kind] == ("todo.added" if status == "pending" and "now" not in detail else "todo.status")
+            assert detail["id"] == todo["id"]
+    assert [row[2] for row in made["rows"]] == sorted(row[2] for row in made["rows"])
+    assert len(made["rows"]) == len(story) + len(story.children[0])
+
+
+def test_the_page_of_a_session_from_the_command_line(tmp_path: Path) -> None:
+    """`replay --html` writes the page and says where; a place that cannot be written is an error with words."""
+    db = Database.open()
+    tell(db)
+    db.close()
+    out = tmp_path / "s.html"
+    made = turnout("replay", "pivot", "--html", str(out), "--no-logs")
+    assert made.returncode == 0, made.stderr
+    assert str(out) in made.stdout
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    wrong = turnout("replay", "pivot", "--html", str(tmp_path / "no" / "s.html"), "--no-logs")
+    assert wrong.returncode == 2
+    assert "cannot be written" in wrong.stderr
+
+
+def test_a_page_holds_the_logs_of_its_jobs(tmp_path: Path) -> None:
+    """The log of a job on a host that can be reached is in the page, bounded and cleaned."""
+    playbook = tmp_path / "p.yaml"
+    run = "seq 1 20000; printf 'last \\\\033[31mred\\\\n'"
+    playbook.write_text(
+        f'name: p\ntitle: P\nsteps:\n  - {{id: a, job: {{host: local, run: "{run}"}}}}\n', encoding="utf-8"
+    )
+    assert turnout("run", str(playbook)).returncode == 0
+    db = Database.open()
+    recording = from_database(db, None)
+    from agent.replay_logs import fetch
+
+    (log,) = fetch(db, recording, lambda line: None).values()
+    assert log["text"].startswith("1\n2\n")
+    assert "bytes are left out here" in log["text"]
+    assert log["text"].rstrip().endswith("last red")
+    (job,) = model(recording, logs=fetch(db, recording, print))["jobs"]
+    assert job["log"] == log
