@@ -267,7 +267,7 @@ def export_(
     yes: Yes = False,
     db: Db = None,
 ) -> int:
-    """Write a session to a file, to be shared or resumed elsewhere.
+    """Write a session to a file, to share or to resume elsewhere.
 
     By default the newest one, with its subagents.
     """

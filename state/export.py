@@ -5,7 +5,8 @@
 
 The first line is the header `{"turnout": "session", "version": 1, "session": ID, "redacted": [...]}`; then come extras
 (`{"extra": "host"|"payload", ...}`: what the session needs elsewhere), then every message of the session and of its
-subagents as it stands in the log, and last `{"end": NUMBER OF MESSAGES}`. docs/formats.md is the contract.
+subagents as it stands in the log, and last `{"end": NUMBER OF MESSAGES}`. Every line ends with a checksum, `crc`;
+whoever edits a line by hand takes it out. docs/formats.md is the contract.
 
 A damaged file gives each session up to its first missing message: that is the session as it was at that time.
 """
@@ -19,11 +20,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from sqlalchemy import Connection, func, select
 
 from state.errors import NotFound, StateError, UsageError
-from state.foreign.damage import Losses
+from state.foreign.damage import Losses, decode
 from state.foreign.lines import Lines
 from state.log import read as read_log
 from state.log import restore
@@ -31,6 +33,7 @@ from state.models import Message, Session, table
 
 VERSION = 1
 BATCH = 500
+LONGEST_HEAD = 1024 * 1024
 _COLUMNS = ("session", "seq", "time", "kind", "actor", "payload", "cause")
 _messages, _sessions = table(Message), table(Session)
 
@@ -63,7 +66,7 @@ def lines(
     sessions = family(conn, session)
 
     def written(value: Mapping[str, Any]) -> str:
-        return json.dumps(value if change is None else change(value), ensure_ascii=False, separators=(",", ":")) + "\n"
+        return _sealed(value if change is None else change(value))
 
     head: dict[str, Any] = {"turnout": "session", "version": VERSION, "session": session}
     yield written({**head, **({"redacted": list(redacted)} if redacted else {})})
@@ -75,6 +78,21 @@ def lines(
             count += 1
             yield written({name: getattr(message, name) for name in _COLUMNS})
     yield written({"end": count})
+
+
+def _sealed(value: Mapping[str, Any]) -> str:
+    """One line, with the CRC-32 of what stands before it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return f'{text[:-1]},"crc":{crc32(text.encode("utf-8", "surrogatepass"))}}}\n'
+
+
+def _unsealed(value: dict[str, Any]) -> bool:
+    """Take the seal off. Whether the line is as it was written; one without a seal was edited, and holds."""
+    seal = value.pop("crc", None)
+    if seal is None:
+        return True
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return bool(crc32(text.encode("utf-8", "surrogatepass")) == seal)
 
 
 @dataclass(slots=True)
@@ -93,12 +111,12 @@ class Exported:
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file begins as ours do."""
+    """Whether a file is one of ours, by its first lines: the header may be damaged."""
     if not path.is_file():
         return False
     with open(path, "rb") as file:
-        head = file.readline(4096)
-    return head.lstrip(b"\xef\xbb\xbf").startswith(b'{"turnout":"session"')
+        heads = [value for _ in range(8) for value in decode(file.readline(LONGEST_HEAD), Losses(), "")]
+    return any(isinstance(v, dict) and (v.get("turnout") == "session" or v.keys() >= set(_COLUMNS)) for v in heads)
 
 
 def read(path: Path, losses: Losses) -> Exported:
@@ -108,7 +126,9 @@ def read(path: Path, losses: Losses) -> Exported:
     with closing(lines):
         ended = False
         for number, _, value in lines:
-            if "turnout" in value:
+            if not _unsealed(value):
+                losses.add(lines.place(number), "this line was damaged: it is not what its checksum says")
+            elif "turnout" in value:
                 _head(exported, value)
             elif "extra" in value:
                 exported.extras.append(value)

@@ -73,6 +73,8 @@ class _Writer:
             case "foreign.record" if p.get("format") == "claude-code" and isinstance(p.get("raw"), Mapping):
                 raw = {k: v for k, v in p["raw"].items() if k != "inactive"}
                 yield {"sessionId": self.session, **raw}
+            case "session.status" if str(p.get("reason")).startswith("imported from"):
+                pass  # said by us, of a transcript
             case kind if kind in _SAID:
                 text = _SAID[kind].format_map(_Missing(p))
                 yield self._chained(m, "system", 0, subtype="informational", content=text, level="info")

@@ -82,13 +82,13 @@ class Redactor:
         if self._addresses:
             text = _ADDRESS.sub(lambda m: self._name("address", m[0]), text)
         if self._paths:
-            text = _PATH.sub(self._path, text)
             text = _HOME.sub(lambda m: f"{m[1]}{self._name('user', m[2])}", text)
+            text = _PATH.sub(self._path, text)
         return text
 
     def _path(self, found: re.Match[str]) -> str:
         folder, name = found[1], found[2]
-        if folder.startswith(_PUBLIC) or "[redacted" in folder:
+        if folder.startswith(_PUBLIC) or folder in ("/home", "/Users"):
             return found[0]
         return f"{self._name('folder', folder)}/{name}"
 
