@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,52 +18,9 @@ from playbooks.eagle3.payload.errors import StepError  # noqa: E402
 from playbooks.eagle3.payload.feed import batches, epoch_batches  # noqa: E402
 from playbooks.eagle3.payload.runtime import Progress  # noqa: E402
 from playbooks.eagle3.payload.trainer import learning_rate, share_done  # noqa: E402
-from tests.eagle3_helpers import save_tiny_target  # noqa: E402
+from tests.eagle3_host import Host  # noqa: E402
 
 pytestmark = pytest.mark.train
-PAYLOAD = Path(__file__).parent.parent / "playbooks" / "eagle3" / "payload"
-SETTINGS = [
-    "data.train_prompts=12", "data.eval_prompts=6", "generate.max_new_tokens=24", "extract.boundaries=[1, 2, 3]",
-    "extract.shard_tokens=200", "draft.vocab_size=60", "train.steps=60", "train.checkpoint_every=8",
-    "train.batch_tokens=130", "train.learning_rate=5e-3", "train.warmup_steps=5", "threads=1",
-]  # fmt: skip
-
-
-class Host:
-    """Runs the steps as a host does: the payload as a package `eagle3`, one shared folder, a path for the result."""
-
-    def __init__(self, folder: Path) -> None:
-        self.work = folder / "work"
-        self.work.mkdir(parents=True)
-        packages = folder / "packages"
-        packages.mkdir()
-        (packages / "eagle3").symlink_to(PAYLOAD)
-        self.environment = {**os.environ, "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        target = save_tiny_target(folder / "tiny")
-        self.settings = [*SETTINGS, f"target={target}"]
-
-    def start(self, step: str, *more: str) -> subprocess.Popen[str]:
-        options = [part for s in (*self.settings, *more) for part in ("--set", s)]
-        environment = {**self.environment, "TURNOUT_OUTPUT": str(self.work / f"{step}.output.json")}
-        return subprocess.Popen(
-            [sys.executable, "-m", f"eagle3.{step}", *options],
-            cwd=self.work,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, step: str, *more: str) -> dict:
-        process = self.start(step, *more)
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-        assert "::progress" in out or step in ("fetch", "export", "report")
-        return json.loads((self.work / f"{step}.output.json").read_text())
-
-
-def losses(host: Host) -> list[float]:
-    return [json.loads(line)["loss"] for line in (host.work / "drafter" / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +36,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
 def test_a_killed_training_repeats_the_undisturbed_one(host: Host) -> None:
     """After SIGKILL between two checkpoints, the run goes on from the older and logs the very same losses."""
     host.run("train")
-    undisturbed = losses(host)
+    undisturbed = host.losses()
     model = load_file(host.work / "drafter" / "model" / "model.safetensors")
     (host.work / "drafter").rename(host.work / "drafter.undisturbed")
     process = host.start("train")
@@ -94,7 +48,7 @@ def test_a_killed_training_repeats_the_undisturbed_one(host: Host) -> None:
     process.stderr.close()
     result = host.run("train")
     assert 8 <= result["resumed_at"] < 60
-    assert losses(host) == undisturbed
+    assert host.losses() == undisturbed
     again = load_file(host.work / "drafter" / "model" / "model.safetensors")
     assert again.keys() == model.keys()
     assert all(again[name].equal(model[name]) for name in model)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .config import Config
-from .data import Conversation, draft_vocabulary, mapping_tensors
+from .data import Conversation, check_tokens, draft_vocabulary, mapping_tensors
 from .drafter_config import drafter_config
 from .errors import StepError
 from .export import load_drafter
@@ -29,6 +29,7 @@ def first_drafter(config: Config, work: Workdir, conversations: Sequence[Convers
     settings = read_config(work.target)
     boundaries = resolve_boundaries(config.extract.boundaries, settings.num_hidden_layers)
     embedding = read_embedding(work.target)
+    check_tokens(conversations, len(embedding))
     if config.draft.start:
         drafter = load_drafter(Path(config.draft.start).expanduser(), embedding)
         if drafter.boundaries not in (None, boundaries):
@@ -38,8 +39,20 @@ def first_drafter(config: Config, work: Workdir, conversations: Sequence[Convers
                 hint=f"set `extract.boundaries={list(drafter.boundaries or ())}` and store the states again",
             )
     else:
-        size = min(config.draft.vocab_size, settings.vocab_size)
-        d2t, t2d = mapping_tensors(draft_vocabulary(conversations, settings.vocab_size, size), settings.vocab_size)
+        kept = draft_ids(config, settings.vocab_size, conversations)
+        d2t, t2d = mapping_tensors(kept, settings.vocab_size)
         torch.manual_seed(config.seed)
-        drafter = Drafter(drafter_config(settings, size, boundaries, config.draft.attention), embedding, d2t, t2d)
+        drafter = Drafter(drafter_config(settings, len(kept), boundaries, config.draft.attention), embedding, d2t, t2d)
     return drafter, read_head(work.target)[drafter.kept].float()
+
+
+def kept_tokens(config: Config, work: Workdir, conversations: Sequence[Conversation]) -> Tensor:
+    """The target ids of the draft vocabulary that training will have, by draft id."""
+    if config.draft.start:
+        return load_drafter(Path(config.draft.start).expanduser(), read_embedding(work.target)).kept
+    return torch.tensor(draft_ids(config, read_config(work.target).vocab_size, conversations))
+
+
+def draft_ids(config: Config, vocabulary: int, conversations: Sequence[Conversation]) -> list[int]:
+    """The target ids of a new draft vocabulary."""
+    return draft_vocabulary(conversations, vocabulary, min(config.draft.vocab_size, vocabulary))

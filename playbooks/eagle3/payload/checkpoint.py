@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from .errors import StepError
@@ -27,11 +29,15 @@ def save_checkpoint(folder: Path, step: int, state: State) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:08d}.pt"
     partial = folder / f"{path.name}.{os.getpid()}.tmp"
-    with partial.open("wb") as file:
-        torch.save({**state, "step": step}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            torch.save({**state, "step": step}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except (OSError, RuntimeError) as error:  # torch turns a full disk into a RuntimeError
+        partial.unlink(missing_ok=True)
+        raise _not_written(path, error) from error
     for old in sorted(folder.glob("step-*.pt"))[:-KEEP]:
         old.unlink()
     for torn in folder.glob("*.tmp"):
@@ -62,8 +68,14 @@ def save_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[st
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
-        raise StepError(
-            f"`{path}` could not be written: {error}", hint="free space on that disk and run it again"
-        ) from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: Exception) -> StepError:
+    free = shutil.disk_usage(path.parent).free
+    return StepError(
+        f"`{path}` could not be written: {str(error).strip().splitlines()[0]} ({free / 1e9:.2f} GB are free there)",
+        hint="free space on that disk and run the step again: it goes on from what is there",
+    )

@@ -86,6 +86,17 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
     return Conversation(row["id"], prompt + answer, mask, greedy=row.get("temperature", 0.0) == 0.0)
 
 
+def check_tokens(conversations: Iterable[Conversation], vocabulary: int) -> None:
+    """Raises StepError when a token is beyond the target's vocabulary: the ids are another tokenizer's."""
+    for conversation in conversations:
+        highest = max(conversation.ids, default=0)
+        if highest >= vocabulary:
+            raise StepError(
+                f"`{conversation.id}` has token {highest}, and the target has {vocabulary}: another tokenizer's ids",
+                hint="let this target answer: run `python -m eagle3.generate` again",
+            )
+
+
 def draft_vocabulary(conversations: Iterable[Conversation], vocab_size: int, draft_size: int) -> list[int]:
     """The target ids of the draft vocabulary, ascending: the `draft_size` most frequent tokens under the mask.
 

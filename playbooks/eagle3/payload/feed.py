@@ -11,7 +11,7 @@ Which sequences a batch holds is a function of their lengths, the seed and the b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -22,6 +22,7 @@ from .data import Conversation
 from .objective import Batch
 from .shards import Shards
 from .target import Target
+from .teacher import Top
 
 WINDOW = 16  # batches of which the sequences are sorted by length together
 
@@ -45,14 +46,19 @@ class Stored:
     def batch(self, picked: Sequence[int]) -> Batch:
         sequences = [self.shards[n] for n in picked]
 
-        def padded(name: str) -> Tensor:
-            return pad_sequence([getattr(s, name)[: self.longest] for s in sequences], batch_first=True)
+        def padded(parts: Iterable[Tensor | None]) -> Tensor:
+            return pad_sequence([p[: self.longest] for p in parts if p is not None], batch_first=True)
 
+        mask, says = padded(s.mask for s in sequences), padded(s.argmax for s in sequences)
+        tops = [s.top for s in sequences if s.top]
         return Batch(
-            ids=padded("ids").to(self.device),
-            features=padded("features").to(self.device, self.dtype),
-            last=padded("last").to(self.device, self.dtype),
-            taught=taught_places(padded("mask"), self.t2d[padded("argmax")]).to(self.device),
+            ids=padded(s.ids for s in sequences).to(self.device),
+            features=padded(s.features for s in sequences).to(self.device, self.dtype),
+            last=None if tops else padded(s.last for s in sequences).to(self.device, self.dtype),
+            taught=taught_places(mask, self.t2d[says]).to(self.device),
+            top=Top(padded(t.logs for t in tops).to(self.device), padded(t.ids for t in tops).to(self.device))
+            if tops
+            else None,
         )
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .compiled import compiled
 from .model import Drafter
+from .teacher import Top, spread
 
 CHUNK_BYTES = 512 << 20  # of float32 logits at a time, all unrolled steps together
 
@@ -30,13 +31,23 @@ CHUNK_BYTES = 512 << 20  # of float32 logits at a time, all unrolled steps toget
 class Batch:
     """Sequences padded on the right: `ids` [B, T], `features` [B, T, 3H], `last` [B, T, H] after the final norm.
 
-    `taught` [n] are the positions with a teacher, as places in the flattened [B * T].
+    `taught` [n] are the positions with a teacher, as places in the flattened [B * T]. Without `last` the teacher is
+    `top`, the likeliest draft tokens [B, T, K].
     """
 
     ids: Tensor
     features: Tensor
-    last: Tensor
+    last: Tensor | None
     taught: Tensor
+    top: Top | None = None
+
+    def teacher(self, places: Tensor, head: Tensor) -> Tensor:
+        """The target's probabilities [n, D] at `places` of the flattened positions; `head` [D, H]."""
+        if self.last is not None:
+            return torch.softmax((self.last.flatten(0, 1)[places] @ head.T).float(), -1)
+        assert self.top is not None
+        logs, ids = (part.flatten(0, 1)[places] for part in (self.top.logs, self.top.ids))
+        return spread(Top(logs, ids), len(head))
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ class Losses:
 def unrolled_loss(drafter: Drafter, head: Tensor, batch: Batch, steps: int, decay: float) -> Losses:
     """The loss of `batch` over `steps` unrolled steps. `head` [D, H] is the target's, cut to the draft vocabulary."""
     hidden = torch.stack([drafter.norm(h).flatten(0, 1) for h in drafter.unroll(batch.ids, batch.features, steps)])
-    hidden = hidden.to(batch.last.dtype)
+    hidden = hidden.to(batch.features.dtype)
     places = batch.taught % batch.ids.shape[1]
     loss, each, agreed = _Unrolled.apply(hidden, drafter.lm_head.weight, head, batch, places, decay)
     return Losses(loss, each, agreed, len(batch.taught))
@@ -77,10 +88,9 @@ class _Unrolled(torch.autograd.Function):
         each = torch.zeros(steps, device=hidden.device)
         agreed = torch.zeros(steps, device=hidden.device)
         low, head_low = weight.to(hidden.dtype), head.to(hidden.dtype)
-        last = batch.last.flatten(0, 1)
         rows = max(1, CHUNK_BYTES // (4 * steps * len(weight)))
         for taught, place in zip(batch.taught.split(rows), places.split(rows), strict=True):
-            teacher = torch.softmax((last[taught] @ head_low.T).float(), -1)
+            teacher = batch.teacher(taught, head_low)
             counts = place >= ahead  # [S, C]: the root is not before the text
             roots = (taught - ahead).clamp(min=0)
             states = torch.stack([h[r] for h, r in zip(hidden, roots, strict=True)])

@@ -5,7 +5,9 @@ A shard's tensors, for N tokens of the sequences laid end to end (H the target's
     ids       [N]     int32     the tokens
     mask      [N]     uint8     1 where the assistant says the token
     features  [N, 3H] stored    the three boundaries side by side, in the order of the index
-    last      [N, H]  stored    after the target's final norm
+    last      [N, H]  stored    after the target's final norm; with `extract.teacher_top` instead of it
+    top_logs  [N, K]  float16   the log-probabilities of the K likeliest draft tokens, and
+    top_ids   [N, K]  int32     these tokens, as draft ids
     argmax    [N]     int32     the token that the target says NEXT, from the unrounded state
     offsets   [n+1]   int64     where each sequence begins, and N
 
@@ -16,7 +18,6 @@ complete. The index carries a fingerprint of all that decides its contents.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,11 +26,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from .checkpoint import save_tensors
 from .errors import StepError
 from .runtime import read_json
+from .teacher import Top
 
 INDEX = "index.json"
 
@@ -41,27 +43,37 @@ class Features:
     ids: Tensor  # [T] int64
     mask: Tensor  # [T] bool
     features: Tensor  # [T, 3H]
-    last: Tensor  # [T, H]
+    last: Tensor | None  # [T, H]
     argmax: Tensor  # [T] int64
+    top: Top | None = None
 
 
 def write_shard(path: Path, sequences: Sequence[Features]) -> None:
-    """Write `sequences` as one shard, whole or not at all."""
+    """Write `sequences` as one shard, whole or not at all. Raises StepError when the disk does not take it."""
     lengths = torch.tensor([0, *(len(s.ids) for s in sequences)])
     tensors = {
         "ids": torch.cat([s.ids for s in sequences]).to(torch.int32),
         "mask": torch.cat([s.mask for s in sequences]).to(torch.uint8),
         "features": torch.cat([s.features for s in sequences]),
-        "last": torch.cat([s.last for s in sequences]),
         "argmax": torch.cat([s.argmax for s in sequences]).to(torch.int32),
         "offsets": lengths.cumsum(0),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    save_file(tensors, partial)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    tops = [s.top for s in sequences if s.top]
+    if tops:
+        tensors["top_logs"] = torch.cat([t.logs for t in tops]).to(torch.float16)
+        tensors["top_ids"] = torch.cat([t.ids for t in tops]).to(torch.int32)
+    else:
+        tensors["last"] = torch.cat([s.last for s in sequences if s.last is not None])
+    save_tensors(tensors, path)
+
+
+def is_whole(path: Path, tokens: int) -> bool:
+    """Whether `path` is a shard of so many tokens that opens; a cut one does not."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(file.get_tensor("offsets")[-1]) == tokens
+    except (SafetensorError, OSError):
+        return False
 
 
 class Shards:
@@ -78,7 +90,7 @@ class Shards:
             except (SafetensorError, OSError) as error:
                 raise StepError(
                     f"shard `{folder / name}` does not open: {error}",
-                    hint=f"remove `{folder}` and run `python -m eagle3.extract` again",
+                    hint="run `python -m eagle3.extract` again: it makes what is missing or damaged anew",
                 ) from error
             self._files.append(file)
             offsets = file.get_tensor("offsets").tolist()
@@ -113,5 +125,18 @@ class Shards:
         if not 0 <= n < len(self):
             raise IndexError(n)
         number, start, end = self._places[n]
-        part = {name: self._files[number].get_slice(name)[start:end] for name in Features.__annotations__}
-        return Features(part["ids"].long(), part["mask"].bool(), part["features"], part["last"], part["argmax"].long())
+        file = self._files[number]
+
+        def part(name: str) -> Tensor:
+            cut: Tensor = file.get_slice(name)[start:end]
+            return cut
+
+        top = self.index.get("teacher_top")
+        return Features(
+            ids=part("ids").long(),
+            mask=part("mask").bool(),
+            features=part("features"),
+            last=None if top else part("last"),
+            argmax=part("argmax").long(),
+            top=Top(part("top_logs"), part("top_ids")) if top else None,
+        )

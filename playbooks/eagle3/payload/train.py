@@ -35,9 +35,10 @@ from .export import save_drafter
 from .feed import Feed, Online, Stored
 from .journal import read_log
 from .model import Drafter
+from .provenance import check
 from .runtime import Result, Workdir, compute, run_step, set_up_torch
 from .shards import Shards
-from .target import Target, read_config, resolve_boundaries
+from .target import Target, load_tokenizer, read_config, resolve_boundaries
 from .trainer import Trainer
 
 WITHOUT_EFFECT = ("checkpoint_every", "evaluate_every", "evaluate_answers", "compile", "profile")
@@ -50,6 +51,7 @@ def train(config: Config, work: Workdir) -> Result:
     if config.train.compile not in ("auto", "on", "off"):
         raise StepError(f"`train.compile` is `{config.train.compile}`", hint="choose auto, on or off")
     use_compiled(config.train.compile == "on" or (config.train.compile == "auto" and device.type == "cuda"))
+    check(config, work, load_tokenizer(work.target))
     conversations = load_answers(work.answers, "train")
     if not conversations:
         raise StepError(f"`{work.answers}` has no answer to train on", hint="run `python -m eagle3.generate` first")
@@ -92,6 +94,12 @@ def open_feed(
         if list(boundaries) != shards.index["boundaries"]:
             raise StepError(
                 f"the stored states are of the boundaries {shards.index['boundaries']}, not {list(boundaries)}",
+                hint="run `python -m eagle3.extract` again",
+            )
+        top = shards.index.get("teacher_top", 0)
+        if top != config.extract.teacher_top:
+            raise StepError(
+                f"the shards were stored with `extract.teacher_top={top}`, and it is {config.extract.teacher_top} now",
                 hint="run `python -m eagle3.extract` again",
             )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
