@@ -21,12 +21,14 @@ import anyio
 from sqlalchemy import Connection, select
 
 from agent import playbook
+from agent.config import Config, load_config
 from agent.dispatcher import Dispatcher, first_error
 from agent.hosts import REQUEST_PATIENCE_S, Hosts, open_hosts, spec_of, stored
 from agent.launcher import CONNECT_PATIENCE_S
 from agent.load import creation, load, new_id
 from agent.payload import snapshot, snapshot_path
 from agent.state import SessionState
+from agent.thinking import thinker, with_model
 from agent.views import View
 from state import changes as c
 from state import owner
@@ -127,19 +129,26 @@ def take_over(db: Database, session: str) -> None:
 def drive(db: Database, session: str, make_view: ViewFactory, *, retry: bool = False) -> Outcome:
     """Run an owned session until it ends or is stopped, show it, and give it back."""
     try:
-        return anyio.run(_drive, db, session, make_view, retry)
+        config = load_config()
+        if config.model is not None:
+            with_model()
+        return anyio.run(_drive, db, session, make_view, retry, config)
     finally:
         db.write(lambda conn: owner.release(conn, session, owner.this_process()))
 
 
-async def _drive(db: Database, session: str, make_view: ViewFactory, retry: bool) -> Outcome:
-    state = await db.aread(lambda conn: load(conn, session))
+async def _drive(db: Database, session: str, make_view: ViewFactory, retry: bool, config: Config) -> Outcome:
+    state = await db.aread(lambda conn: load(conn, session, thinks=config.model is not None))
+    state.max_children = config.subagents.limit
     specs = await db.aread(lambda conn: host_specs(conn, state.settings))
     view = make_view(state)
     patience = float(os.environ.get("TURNOUT_CONNECT_TIMEOUT") or CONNECT_PATIENCE_S)
-    async with open_hosts(specs, patience_s=min(patience, REQUEST_PATIENCE_S)) as hosts:
+    async with (
+        open_hosts(specs, patience_s=min(patience, REQUEST_PATIENCE_S)) as hosts,
+        thinker(db, session, config, hosts, view) as think,
+    ):
         payload = snapshot_path(state.settings.get("payload"))
-        dispatcher = Dispatcher(db, state, hosts, view, payload=payload, connect_patience_s=patience)
+        dispatcher = Dispatcher(db, state, hosts, view, payload=payload, connect_patience_s=patience, think=think)
         view.answer = dispatcher.answer
         try:
             if state.status not in ENDED or retry:

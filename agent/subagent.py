@@ -23,6 +23,7 @@ from agent.abilities.base import Ability, Graph, Input, Result, Use
 from agent.abilities.catalogue import subagent_abilities
 from agent.attempt import job_id
 from agent.budget import Ledger
+from agent.children import end_child
 from agent.config import Config
 from agent.hosts import Hosts
 from agent.model import Model
@@ -37,7 +38,7 @@ from state.changes import Change
 from state.db import Database
 from state.errors import ModelError, ToolError, TurnoutError
 from state.log import append, read
-from state.models import Session, Todo, table
+from state.models import Session, table
 from tools.permissions import Policy, read_only_policy
 from tools.ssh import Host
 
@@ -187,29 +188,6 @@ class _Quiet(Tell):
             self._parent("child_text", self._child, details[-1])
         elif what == "usage":
             self._parent(what, *details)
-
-
-def end_child(conn: Connection, child: str, status: str, reason: str | None) -> None:
-    """Bring a subagent's session to its end, if it is there and has not ended."""
-    sessions = table(Session).c
-    found = conn.execute(select(sessions.status).where(sessions.id == child)).scalar_one_or_none()
-    if found == "running":
-        append(conn, child, [c.session_status(status, reason)], time.time())
-
-
-def settle_children(conn: Connection, parent: str) -> list[str]:
-    """On resume: end the subagents whose todo was given up or ended without them. Those of running todos go on."""
-    sessions, todos = table(Session).c, table(Todo).c
-    rows = conn.execute(
-        select(sessions.id, sessions.settings).where((sessions.parent == parent) & (sessions.status == "running"))
-    ).all()
-    running = set(
-        conn.execute(select(todos.id).where((todos.session == parent) & (todos.status == "in_progress"))).scalars()
-    )
-    orphans = [row.id for row in rows if row.settings.get("todo") not in running]
-    for child in orphans:
-        append(conn, child, [c.session_status("cancelled", "its todo has ended")], time.time())
-    return orphans
 
 
 def handed_in(transcript: Transcript) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, select
 from agent.abilities.base import Ability
 from agent.abilities.catalogue import planner_abilities
 from agent.budget import Ledger, Spent, spent_by
+from agent.children import settle_children
 from agent.config import Config, ModelConfig
 from agent.desk import PlannerDesk
 from agent.dispatcher import Dispatcher, Observer, first_error
@@ -41,7 +42,7 @@ from agent.runner import host_specs
 from agent.scribe import Scribe
 from agent.speaker import Speaker
 from agent.state import SessionState
-from agent.subagent import Subagents, settle_children
+from agent.subagent import Subagents
 from agent.tell import Tell
 from agent.transcript import Block, Transcript
 from state import changes as c
