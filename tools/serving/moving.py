@@ -154,6 +154,8 @@ async def attempt_plan(call: ToolCall) -> dict[str, Any]:
     """
     chosen = engine(str(call.arg("engine", "vllm")))
     argv = [str(word) for word in call.arg("argv")]
+    if str(call.args.get("wanted", "yes")) == "no":
+        raise ToolError("the operator left the last try out")
     if "[redacted]" in argv:
         raise ToolError("the old command has a secret in it, and cannot be repeated", hint="leave the attempt out")
     if not call.args.get("speculates"):

@@ -63,9 +63,9 @@ class Account:
             }  # fmt: skip
 
 
-def client(url: str, model: str, pause_s: float, account: Account, over: threading.Event) -> None:
+def client(url: str, model: str, tokens: int, pause_s: float, account: Account, over: threading.Event) -> None:
     """Ask, wait, ask again."""
-    body = {"model": model, "prompt": "Hello", "max_tokens": 4, "temperature": 0}
+    body = {"model": model, "prompt": "Hello", "max_tokens": tokens, "temperature": 0}
     while not over.is_set():
         began = time.monotonic()
         try:
@@ -85,7 +85,7 @@ def step(given: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, lambda *_: over.set())
     url, account = given.url.rstrip("/"), Account()
     model = given.model or fetch(url + "/v1/models", limit_s=30)["data"][0]["id"]
-    work = (url, model, given.pause, account, over)
+    work = (url, model, given.tokens, given.pause, account, over)
     threads = [threading.Thread(target=client, args=work, daemon=True) for _ in range(given.clients)]
     for thread in threads:
         thread.start()
@@ -109,6 +109,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0.05)
     return parser.parse_args()
 
