@@ -98,7 +98,7 @@ start() { # start [ARGUMENTS...]: vLLM with the trained drafter, and four client
 move() { # the playbook, or what is left of it
     local more=()
     [ -n "${PREDICTION:-}" ] && more+=(--set "prediction=$PREDICTION")
-    [ "$ATTEMPT" = no ] && more+=(--set attempt=no)
+    [ "$ATTEMPT" = no ] && more+=(--set last_try=no)
     if [ -f "$WORK/begun" ]; then
         turnout resume --yes | tee -a "$OUT/run.log"
     else
