@@ -1,6 +1,6 @@
 """`turnout translate`: a vLLM command as SGLang's. The command goes to stdout, the report to stderr.
 
-So `turnout translate run.sh > run-sglang.sh` writes a script and still tells what was lost. Exit codes: 0 clean, 10 with
+So `turnout translate run.sh > new.sh` writes a script and still tells what was lost. Exit codes: 0 clean, 10 with
 warnings, 20 refused.
 """
 

@@ -61,6 +61,8 @@ class Item:
     @property
     def text(self) -> str:
         """As a person would say it: the flag and its value."""
+        if self.name == "optimization-level" and self.written.startswith("-O"):
+            return self.written
         return " ".join([self.written, *self.values])
 
 
@@ -264,15 +266,14 @@ def _switch_with_value(item: Item) -> Item:
     value = item.first.lower()
     if value in ("false", "0", "no"):
         item.negative = not item.negative
-    item.notes.append(
-        f"a switch takes no value, and `{item.first}` was given: read as {'off' if value in ('false', '0', 'no') else 'on'}"
-    )
+    side = "off" if value in ("false", "0", "no") else "on"
+    item.notes.append(f"a switch takes no value, and `{item.first}` was given: read as {side}")
     return item
 
 
 def resolve(written: str) -> tuple[Item, Option | None]:
     """An item for a flag as written, and vLLM's option; the item is not `known` when no release has it."""
-    base, dot, path = written.partition(".")
+    base, dot, _ = written.partition(".")
     flag = base.replace("_", "-") if base.startswith("--") else base
     words, negative = vocabulary(), False
     found = words.find(flag)
@@ -360,7 +361,7 @@ def read_config(settings: Mapping[str, Any], source: str) -> list[Item]:
     """The settings of vLLM's `--config` file, read as vLLM does: a switch that is `false` counts as not there."""
     items = []
     for key, value in settings.items():
-        item, option = resolve("--" + str(key))
+        item, _ = resolve("--" + str(key))
         item.written, item.source = str(key), source
         if isinstance(value, bool):
             item.switch = True

@@ -1,8 +1,8 @@
 """Make the shipped tables from wheels: `python -m tools.serving.flags.generate WHEEL... [--into FOLDER]`.
 
 A wheel's Python sources are unpacked into a scratch folder and the engine's own code is asked for its parser
-(`dump.py`), with stand-ins for what is compiled or not installed. It wants the `train` extra and what the engine's front
-needs of light packages: msgspec, orjson, fastapi, dill, openai, openai_harmony, einops, pyzmq, cachetools, regex.
+(`dump.py`), with stand-ins for what is compiled or not installed. It wants the `train` extra and what an engine's
+front needs of light packages: msgspec, orjson, fastapi, dill, openai, openai_harmony, einops, pyzmq, cachetools, regex.
 """
 
 from __future__ import annotations

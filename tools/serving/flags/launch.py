@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tools.serving.flags.report import Entry
 from tools.serving.flags.words import Word, quote
@@ -16,11 +16,15 @@ Edit = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable of a launch; `ours` when the command's own prefix sets it."""
+    """One environment variable of a launch; `ours` when the command's own prefix sets it.
+
+    `outside`: its value is not in the text (a secret, the caller's environment), and `value` is a reference to it.
+    """
 
     name: str
     value: str
     ours: bool = False
+    outside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,10 @@ class Renewed:
 
 @dataclass(slots=True)
 class Launch:
-    """One start of vLLM. `render` gives the edits of the text that put SGLang in its place."""
+    """One start of vLLM. `render` gives the edits of the text that put SGLang in its place.
+
+    `config` is the whole text where that is a configuration file. `positional`: a word without a flag is the model.
+    """
 
     form: str
     words: list[Word]
@@ -53,6 +60,7 @@ class Launch:
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     positional: bool = True
+    config: str = ""
 
 
 def applied(text: str, edits: Sequence[Edit]) -> str:
@@ -75,8 +83,22 @@ def lines(program: str, new: Renewed, *, indent: str = "  ", width: int = 110, s
 
 def python_of(program: str) -> str:
     """The Python beside a `vllm` program; of an installation of vLLM the one that SGLang's would have."""
-    folder, _, _ = program.rpartition("/")
+    folder, _, name = program.rpartition("/")
+    if name.startswith("python"):
+        return own_python(program)
     return f"{re.sub('(?i)vllm', 'sglang', folder)}/python" if folder else "python"
+
+
+def own_python(program: str) -> str:
+    """An interpreter of an installation of vLLM as SGLang's would be."""
+    folder, slash, name = program.rpartition("/")
+    return f"{re.sub('(?i)vllm', 'sglang', folder)}{slash}{name}"
+
+
+def shifted(launch: Launch, start: int) -> Launch:
+    """A launch that was found in a part of a text which begins at `start`."""
+    inner = launch.render
+    return replace(launch, render=lambda new: [(a + start, b + start, text) for a, b, text in inner(new)])
 
 
 def image_for(version: str) -> str:

@@ -95,8 +95,9 @@ async def _config(host: Host, model: str) -> dict[str, Any] | None:
 async def translate(call: ToolCall) -> dict[str, Any]:
     """A vLLM command, script, unit or manifest (`text`) as SGLang's.
 
-    With `host` by the options of the SGLang that is there (`python`: its interpreter), else by those of `sglang_version`.
-    The result has the keys of `turnout translate --json`; `arguments` are SGLang's, ready for `extra` of a serve plan.
+    With `host` by the options of the SGLang that is there (`python`: its interpreter), else by those of
+    `sglang_version`. The result has the keys of `turnout translate --json`; `arguments` are SGLang's, ready for
+    `extra` of a serve plan.
     """
     text, version = str(call.arg("text")), call.args.get("sglang_version")
     if not call.args.get("host"):

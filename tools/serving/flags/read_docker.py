@@ -100,24 +100,30 @@ def docker_launch(text: str, command: Command, run: Run) -> Launch | None:
     arguments, shell = _arguments(run)
     if arguments is None:
         return None
-    serve = shell
-    environment = []
-    for option in run.options:
-        if option.name in ("-e", "--env") and "=" in option.value:
-            name, _, value = option.value.partition("=")
-            environment.append(Variable(name, value))
     return Launch(
         form="docker",
         words=arguments,
         render=lambda new: _edits(text, command, run, new),
-        environment=environment,
-        entries=_entries(run, arguments),
-        positional=serve,
+        environment=container_variables(run),
+        entries=container_entries(run, arguments),
+        positional=shell,
     )
+
+
+def container_variables(run: Run) -> list[Variable]:
+    """The variables that `-e` sets; one without a value comes from whoever runs docker."""
+    found = []
+    for option in run.options:
+        if option.name in ("-e", "--env"):
+            name, sep, value = option.value.partition("=")
+            found.append(Variable(name, value if sep else f"${name}", outside=not sep))
+    return found
 
 
 def _arguments(run: Run) -> tuple[list[Word] | None, bool]:
     words = list(run.behind)
+    if any(os.path.basename(value) in ("bash", "sh") for value in run.values("--entrypoint")):
+        return None, False
     if words and os.path.basename(words[0].text) in ("bash", "sh"):
         return None, False
     serve = any("vllm" in os.path.basename(value) for value in run.values("--entrypoint")) or not run.values(
@@ -129,16 +135,17 @@ def _arguments(run: Run) -> tuple[list[Word] | None, bool]:
     return words, serve
 
 
-def _entries(run: Run, arguments: list[Word]) -> list[Entry]:
+def container_entries(run: Run, arguments: list[Word], *, inside: bool = False) -> list[Entry]:
+    """What becomes of docker's own options and of the image; `inside` a shell starts vLLM there."""
     entries = []
     for option in run.options:
-        if option.name in ("-e", "--env") and "=" in option.value:
+        if option.name in ("-e", "--env"):
             continue
         written = " ".join(word.text for word in option.words)
         if is_secret(option.name, option.value):
             written = f"{option.name} {HIDDEN}"
         entry = Entry("same", written, written, "docker's own")
-        if option.name == "--entrypoint":
+        if option.name == "--entrypoint" and not inside:
             entry = Entry("renamed", written, "", "SGLang's command is written behind its image")
         elif option.name in ("-v", "--volume") and ":" not in option.value.strip("/"):
             entry.kind, entry.cost = "suspicious", 5
@@ -170,24 +177,40 @@ def _missing(run: Run, arguments: list[Word]) -> list[Entry]:
 
 def _edits(text: str, command: Command, run: Run, new: Renewed) -> list[Edit]:
     end = run.behind[-1].end if run.behind else run.image.end
-    image = run.image.text if "sglang" in run.image.text else image_for(new.version)
     spread = "\n" in text[command.start : command.end] or None
-    program = f"{image} python3 -m {MODULE}"
+    program = f"{_image(run, new)} python3 -m {MODULE}"
     settings = [f"-e {name}={value}" for name, value in new.settings.items()]
     tail = " ".join([*settings, lines(program, new, indent="    ", spread=spread)])
     edits: list[Edit] = [(run.image.start, end, tail)]
+    return [*edits, *_option_edits(text, run, new, entrypoint=True)]
+
+
+def surroundings(run: Run, new: Renewed) -> list[Edit]:
+    """The image and the variables, for a container that runs a shell."""
+    return [(run.image.start, run.image.end, _image(run, new)), *_option_edits("", run, new, entrypoint=False)]
+
+
+def _image(run: Run, new: Renewed) -> str:
+    return image_for(new.version) if "vllm" in run.image.text.lower() or "$" in run.image.text else run.image.text
+
+
+def _option_edits(text: str, run: Run, new: Renewed, *, entrypoint: bool) -> list[Edit]:
+    edits: list[Edit] = []
     for option in run.options:
         start, stop = option.words[0].start, option.words[-1].end
         name = option.value.partition("=")[0]
-        if option.name == "--entrypoint" or (option.name in ("-e", "--env") and new.variables.get(name) == ""):
-            edits.append((start, _past(text, stop), ""))
+        gone = option.name in ("-e", "--env") and new.variables.get(name) == ""
+        if gone or (entrypoint and option.name == "--entrypoint"):
+            edits.append((start, past(text, stop), ""))
         elif option.name in ("-e", "--env") and name in new.variables:
             edits.append((start, stop, f"{option.words[0].text.partition('=')[0]} {new.variables[name]}"))
     return edits
 
 
-def _past(text: str, place: int) -> int:
+def past(text: str, place: int) -> int:
     """Past the spaces and the continuation that follow a word, so that taking it out leaves no empty line."""
+    if not text:
+        return place + 1
     match = re.compile(r"[ \t]*(?:\\[ \t]*\r?\n[ \t]*)?").match(text, place)
     return match.end() if match else place
 

@@ -1,4 +1,4 @@
-"""vLLM starts in other texts: systemd units, configuration files, logged argument lists, bare flags, `/proc` and `ps`."""
+"""vLLM starts in other texts: systemd units, configuration files, logged arguments, bare flags, `/proc`, `ps`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ import yaml
 from tools.serving.flags.argv import resolve
 from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of, quote
 from tools.serving.flags.read_docker import docker_launch, docker_run
-from tools.serving.flags.read_shell import entry, launches
+from tools.serving.flags.read_shell import entry, launches, paths
 from tools.serving.flags.read_yaml import LOADER, documents
 from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, tidy
 
 UNIT = re.compile(r"(?m)^\[(?:Unit|Service|Install)\]|^ExecStart[ \t]*=")
-_EXEC = re.compile(r"(?m)^ExecStart[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n|\\.)*)")
+_EXEC = re.compile(r"(?m)^ExecStart[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n(?:[ \t]*[#;][^\n]*\n)*|\\.)*)")
 _ENVIRONMENT = re.compile(r"(?m)^Environment[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n|\\.)*)\n?")
 _LIST = re.compile(
-    r"\[[ \t]*(?:[\w./-]*/)?(?:['\"]?vllm['\"]?[ ,]|['\"]?(?:[\w./-]*/)?python[\d.]*['\"]?[ ,]+['\"]?-m['\"]?[ ,]+['\"]?vllm)"
+    r"\[[ \t]*(?:[\w./-]*/)?(?:['\"]?vllm['\"]?[ ,]|"
+    r"['\"]?(?:[\w./-]*/)?python[\d.]*['\"]?[ ,]+['\"]?-m['\"]?[ ,]+['\"]?vllm)"
+)
+PS = re.compile(
+    r"(?m)^[ ]*[\w.+-]+[ ]+\d+[ ]+(?:\d+\.\d[ ]+\d+\.\d[ ]+\d+[ ]+\d+|\d+[ ]+\d+[ ]+\S+)[ ][^\n]*"
+    r"(?:\bvllm[ ]+serve\b|vllm\.entrypoints\.)[^\n]*"
 )
 _DUMP = re.compile(r"(?:non-default args:|args:)\s*(\{|Namespace\()")
 
@@ -39,7 +44,7 @@ def unit_launches(text: str) -> list[Launch]:
 def _exec_start(text: str, start: int, end: int) -> Launch | None:
     skip = re.match(r"[-@:+!|]*", text[start:end])
     start += skip.end() if skip else 0
-    line = re.sub(r"\\[ \t]*\r?\n[ \t]*[#;][^\n]*", lambda match: " " * len(match[0]), text[start:end])
+    line = re.sub(r"(?m)(?<=\\\n)(?:[ \t]*[#;][^\n]*\n)+", lambda match: " " * len(match[0]), text[start:end])
     script = parse(line)
     command = command_at(script, 0)
     if command is None or (place := entry(list(command.words))) is None:
@@ -77,11 +82,14 @@ def _plain_unit(line: str, command: Command, place: tuple[int, int, bool]) -> La
 
     def render(new: Renewed) -> list[Edit]:
         spread = "\n" in line[words[begin].start : command.end] or None
-        program = f"-m {MODULE}" if words[begin].text == "-m" else f"{python_of(words[begin].text)} -m {MODULE}"
+        first = words[begin - 1] if words[begin].text == "-m" and begin else words[begin]
+        program = f"{python_of(first.text)} -m {MODULE}"
         told = lines(program, new, indent="    ", spread=spread)
-        return [(words[begin].start, command.end, re.sub(r"%(?![a-zA-Z%])", "%%", told))]
+        return [(first.start, command.end, re.sub(r"%(?![a-zA-Z%])", "%%", told))]
 
-    return Launch(form="systemd", words=list(words[arguments:]), render=render, positional=serve)
+    return Launch(
+        form="systemd", words=list(words[arguments:]), render=render, positional=serve, entries=paths(words, begin)
+    )
 
 
 def _unit_environment(text: str) -> list[Variable]:
@@ -117,7 +125,7 @@ def config_launch(text: str) -> Launch | None:
     known = sum(resolve(f"--{name}")[0].known for name in names if re.fullmatch(r"[\w.-]+", name))
     if not names or known * 2 < len(names) or "_" in names:
         return None
-    return Launch("config", [], lambda new: [(0, len(text), _config(new))], positional=False)
+    return Launch("config", [], lambda new: [(0, len(text), _config(new))], positional=False, config=text)
 
 
 def _config(new: Renewed) -> str:
@@ -144,6 +152,9 @@ def dump_launches(text: str) -> list[Launch]:
     if "\x00" in text:
         words = [Word(part, part) for part in text.split("\x00") if part]
         return _listed(text, words, (0, len(text)))
+    line = PS.search(text)
+    if line is not None:
+        return _listed(text, loose_split(line[0]), (0, len(text)))
     match = _LIST.search(text)
     if match is not None:
         return _from_list(text, match.start())

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of
-from tools.serving.flags.read_docker import docker_launch, docker_run
+from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, own_python, python_of, shifted
+from tools.serving.flags.read_docker import (
+    Run,
+    container_entries,
+    container_variables,
+    docker_launch,
+    docker_run,
+    past,
+    surroundings,
+)
+from tools.serving.flags.read_vars import assignments, expand
+from tools.serving.flags.report import Entry
 from tools.serving.flags.words import (
     Command,
     Script,
@@ -28,10 +38,9 @@ from tools.serving.flags.words import (
 
 MARK = re.compile(
     r"\bvllm(?:\.exe)?[\"']?[ \t\\\r\n]+serve\b|vllm\.entrypoints\.|\bvllm/entrypoints/|\bapi_server(?:\.py)?\b|"
-    r"\b(?:docker|podman|nerdctl)[ \t]+(?:container[ \t]+)?run\b",
+    r"\b(?:docker|podman|nerdctl)[ \t]+(?:container[ \t]+)?run\b|\$\{?\w*(?:vllm|VLLM)\w*\}?[\"']?[ \t]+serve\b",
 )
 _ENTRY = re.compile(r"vllm\.entrypoints\.(?:openai\.)?(?:api_server|cli\.main)|vllm\.scripts|vllm\.entrypoints\.cli")
-_ASSIGN = re.compile(r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 MOST = 50
 
@@ -40,7 +49,7 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
     """Every vLLM start in shell text, in order of place."""
     joined, mended = join_lines(text) if MARK.search(text) else (text, [])
     script = parse(joined)
-    known = assignments(script)
+    known = assignments(script.text)
     found: list[Launch] = []
     seen: set[int] = set()
     for place in _places(script.text):
@@ -49,11 +58,18 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
         for launch, start in _at(script, place, depth):
             if start not in seen:
                 seen.add(start)
-                launch.variables = {**known, **launch.variables}
-                launch.environment = [*_exports(script, known, launch), *launch.environment]
+                launch.variables = {**known.plain, **launch.variables}
+                launch.environment = [*_exports(script, known.plain, launch), *launch.environment]
+                launch.words, told = expand(launch.words, known)
+                launch.notes += told
                 launch.notes += [*script.notes, *mended]
                 found.append(launch)
     return found
+
+
+def _program(word: str) -> str:
+    """The last part of a program's path; of a variable its name, in small letters."""
+    return re.sub(r"[${}]", "", os.path.basename(word)).lower() if "$" in word else os.path.basename(word)
 
 
 def _places(text: str) -> Iterator[int]:
@@ -70,7 +86,7 @@ def _at(script: Script, place: int, depth: int) -> list[tuple[Launch, int]]:
     if heredoc is not None and depth < 3:
         start, end = heredoc
         return [
-            (_shifted(one, start), start + number)
+            (shifted(one, start), start + number)
             for number, one in enumerate(launches(script.text[start:end], depth=depth + 1))
         ]
     command = command_at(script, place)
@@ -79,7 +95,8 @@ def _at(script: Script, place: int, depth: int) -> list[tuple[Launch, int]]:
     within = next((word for word in command.words if word.start <= place < word.end), None)
     if within is not None and depth < 3 and re.search(r"\s", within.text) and not _starts(command):
         inner = launches(within.text, depth=depth + 1)
-        return [(_nested(one, within, script.text), within.start + number) for number, one in enumerate(inner)]
+        run = docker_run(list(command.words))
+        return [(_nested(one, within, run), within.start + number) for number, one in enumerate(inner)]
     launch = _launch(script, command)
     return [] if launch is None else [(launch, command.start)]
 
@@ -91,10 +108,11 @@ def _starts(command: Command) -> bool:
 def entry(words: list[Word]) -> tuple[int, int, bool] | None:
     """Where the vLLM program begins among words and where its arguments do; whether it is `serve`."""
     for number, word in enumerate(words):
-        name = os.path.basename(word.text)
+        name = _program(word.text)
         following = words[number + 1].text if number + 1 < len(words) else ""
-        if name in ("vllm", "vllm.exe") and following == "serve":
-            return number, number + 2, True
+        if following == "serve" and (name in ("vllm", "vllm.exe") or ("$" in word.text and "vllm" in name)):
+            interpreter = number > 0 and os.path.basename(words[number - 1].text).startswith("python")
+            return number - interpreter, number + 2, True
         if word.text == "-m" and (_ENTRY.match(following) or following == "vllm"):
             skip = 3 if number + 2 < len(words) and words[number + 2].text == "serve" else 2
             return number, number + skip, skip == 3
@@ -118,8 +136,19 @@ def _launch(script: Script, command: Command) -> Launch | None:
         render=lambda new: _edits(script.text, command, begin, new),
         environment=[Variable(name, value.text, ours=True) for name, value in command.assignments.items()]
         + [Variable(*word.text.split("=", 1), ours=True) for word in words[:begin] if _is_assignment(words, word)],
+        entries=paths(words, begin),
         positional=serve,
     )
+
+
+def paths(words: Sequence[Word], begin: int) -> list[Entry]:
+    """A program of an installation of vLLM: SGLang's has another path."""
+    program = words[begin - 1 if words[begin].text == "-m" and begin else begin].text
+    other = own_python(program) if os.path.basename(program).startswith("python") else python_of(program)
+    if "/" not in program or "vllm" not in os.path.dirname(program).lower():
+        return []
+    why = "SGLang wants an environment of its own: this path must exist"
+    return [Entry("suspicious", program, other, why, 4, given=False)]
 
 
 def _is_assignment(words: list[Word], word: Word) -> bool:
@@ -130,12 +159,14 @@ def _edits(text: str, command: Command, begin: int, new: Renewed) -> list[Edit]:
     words = command.words
     start, end = words[begin].start, command.end
     program = f"-m {MODULE}" if words[begin].text == "-m" else f"{python_of(words[begin].text)} -m {MODULE}"
+    if words[begin].text == "-m" and begin and own_python(words[begin - 1].text) != words[begin - 1].text:
+        start, program = words[begin - 1].start, f"{own_python(words[begin - 1].text)} {program}"
     if os.path.basename(words[begin].text).startswith("api_server"):
         program = f"-m {MODULE}"
     before = text[words[0].start : start].strip()
     wrapped = (bool(before) and words[begin].text != "-m") or begin > 1
     settings = [f"{name}={quote(value)}" for name, value in new.settings.items()]
-    edits = [edit for edit in _assigned(text, command, begin, new)]
+    edits = list(_assigned(text, command, begin, new))
     if settings and not wrapped:
         edits.append((words[0].start, words[0].start, " ".join(settings) + " "))
     elif settings:
@@ -153,27 +184,12 @@ def _assigned(text: str, command: Command, begin: int, new: Renewed) -> Iterator
     for name, value in command.assignments.items():
         if name in new.variables:
             start = value.start - len(name) - 1
-            end = value.end + len(text[value.end :]) - len(text[value.end :].lstrip(" \t"))
             told = new.variables[name]
-            yield (start, end, f"{told} " if told else "")
+            yield (start, value.end, told) if told else (start, past(text, value.end), "")
     for word in command.words[:begin]:
         name = word.text.partition("=")[0]
         if name in new.variables and "=" in word.text:
             yield (word.start, word.end + (not new.variables[name]), new.variables[name])
-
-
-def assignments(script: Script) -> dict[str, str]:
-    """The plain variables that a script sets at the beginning of lines, by their last value."""
-    known: dict[str, str] = {}
-    for number, match in enumerate(_ASSIGN.finditer(script.text)):
-        if number > 2000:
-            break
-        rest = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|[^\s;&|"'])*""").match(script.text, match.end())
-        value = rest[0] if rest else ""
-        after = script.text[match.end() + len(value) : match.end() + len(value) + 200].partition("\n")[0].strip()
-        if len(value) < 4096 and (not after or after[0] in ";#&"):
-            known[match[1]] = value.strip("\"'")
-    return known
 
 
 def _exports(script: Script, known: dict[str, str], launch: Launch) -> list[Variable]:
@@ -198,22 +214,27 @@ def _exports(script: Script, known: dict[str, str], launch: Launch) -> list[Vari
     return found
 
 
-def _shifted(launch: Launch, start: int) -> Launch:
-    inner = launch.render
-    return replace(launch, render=lambda new: [(a + start, b + start, text) for a, b, text in inner(new)])
-
-
-def _nested(launch: Launch, word: Word, text: str) -> Launch:
-    """A start within a quoted word: the word is quoted anew."""
+def _nested(launch: Launch, word: Word, run: Run | None) -> Launch:
+    """A start within a quoted word: the word is quoted anew, and the image of a `docker run` around it is replaced."""
     inner = launch.render
 
     def render(new: Renewed) -> list[Edit]:
+        around = [] if run is None else surroundings(run, new)
         script = word.text
         for start, end, told in sorted(inner(new), reverse=True):
             script = script[:start] + told + script[end:]
-        if word.raw.startswith("'") and "'" not in script:
-            return [(word.start, word.end, f"'{script}'")]
+        if word.raw.startswith("'"):
+            told = script.replace("'", "'\"'\"'")
+            return [*around, (word.start, word.end, f"'{told}'")]
         escaped = re.sub(r'(["\\`])', r"\\\1", script)
-        return [(word.start, word.end, f'"{escaped}"')]
+        return [*around, (word.start, word.end, f'"{escaped}"')]
 
-    return replace(launch, render=render)
+    if run is None:
+        return replace(launch, render=render)
+    outside = container_variables(run)
+    return replace(
+        launch, render=render, form="docker",
+        entries=[*launch.entries, *container_entries(run, launch.words, inside=True)],
+        environment=[*outside, *launch.environment],
+        variables={**{one.name: one.value for one in outside}, **launch.variables},
+    )  # fmt: skip

@@ -159,7 +159,14 @@ class _Container:
 
     def environment(self) -> list[Variable]:
         """The variables of the container; those that come from a secret or a field have no value here."""
-        return [Variable(name, value) for name, (value, _, _) in self._variables().items()]
+        found = [Variable(name, value) for name, (value, _, _) in self._variables().items()]
+        node = self.parts.get("env")
+        for one in node.value if isinstance(node, yaml.SequenceNode) else []:
+            inner = {str(key.value): value for key, value in one.value} if _is_map(one) else {}
+            if "valueFrom" in inner and isinstance(inner.get("name"), yaml.ScalarNode):
+                name = _source(self.text, inner["name"])
+                found.append(Variable(name, f"$({name})", outside=True))
+        return found
 
     def _variables(self) -> dict[str, tuple[str, int, int]]:
         node = self.parts.get("env") or self.parts.get("environment")
@@ -219,10 +226,9 @@ class _Container:
         start, end = node.start_mark.index, node.end_mark.index
         raw = self.text[start:end]
         if raw[:1] in "|>" or "\n" in value:
-            indent = " " * (self._column(start) + 2)
+            indent = _block_indent(raw) or " " * (self._column(start) + 2)
             body = "".join(f"{indent}{line}\n" if line else "\n" for line in value.rstrip("\n").split("\n"))
-            tail = "" if raw.endswith("\n") or self.text[end : end + 1] == "" else ""
-            return (start, end, f"|\n{body}{tail}" if raw.endswith("\n") else f"|\n{body.rstrip(chr(10))}")
+            return (start, end, f"|\n{body}" if raw.endswith("\n") else f"|\n{body.rstrip(chr(10))}")
         return (start, end, json.dumps(value, ensure_ascii=False))
 
     def _column(self, place: int) -> int:
@@ -297,7 +303,7 @@ class _Container:
         raw = self.text[node.start_mark.index : node.end_mark.index]
         parts = [" ".join(head)] + [" ".join([flag, *map(quote, values)]) for flag, values in new.arguments]
         if raw[:1] in "|>" or "\n" in raw:
-            indent = " " * (self._column(start) + 2)
+            indent = _block_indent(raw) or " " * (self._column(start) + 2)
             return (start, end, ">-\n" + "\n".join(indent + part for part in parts))
         return (start, end, json.dumps(" ".join(parts), ensure_ascii=False))
 
@@ -315,13 +321,27 @@ class _Container:
         if isinstance(image, yaml.ScalarNode) and "sglang" not in self.image:
             edits.append((image.start_mark.index, image.end_mark.index, image_for(new.version)))
         variables = self._variables()
+        gone = bool(variables) and all(new.variables.get(name) == "" for name in variables)
+        if gone and not new.settings and self._no_others():
+            return [*edits, self._without_environment()]
         for name, told in new.variables.items():
             if name in variables:
-                value, start, end = variables[name]
+                _, start, end = variables[name]
                 edits.append(self._variable_edit(start, end, told))
         if new.settings and not inner:
             edits += self._new_variables(new)
         return edits
+
+    def _no_others(self) -> bool:
+        node = self.parts.get("env") or self.parts.get("environment")
+        return node is not None and len(node.value) == len(self._variables())
+
+    def _without_environment(self) -> Edit:
+        """The whole block goes, since an empty one would be left."""
+        name = "env" if "env" in self.parts else "environment"
+        line = self.text.rfind("\n", 0, self.keys[name].start_mark.index) + 1
+        stop = self.text.find("\n", _end(self.text, self.parts[name]))
+        return (line, stop + 1 if stop >= 0 else len(self.text), "")
 
     def _variable_edit(self, start: int, end: int, told: str) -> Edit:
         if not told:
@@ -363,6 +383,12 @@ class _Container:
             return [(first.start_mark.index, first.start_mark.index, f"environment:\n{body}{indent}")]
         body = "".join(f'{indent}- {{name: {name}, value: "{value}"}}\n' for name, value in new.settings.items())
         return [(first.start_mark.index, first.start_mark.index, f"env:\n{body}{indent}")]
+
+
+def _block_indent(raw: str) -> str:
+    """The indent of a block scalar's lines."""
+    match = re.match(r"[|>][^\n]*\n(?:[ \t]*\n)*( +)", raw)
+    return match[1] if match else ""
 
 
 def _span(text: str, first: Any, last: Any) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tools.serving.flags.names import ATTENTION
 from tools.serving.flags.report import HIDDEN, Entry, is_secret
-from tools.serving.flags.work import Work, whole
+from tools.serving.flags.work import Work, open_value, whole
 
 RENAMED = {
     "VLLM_USE_MODELSCOPE": "SGLANG_USE_MODELSCOPE",
@@ -20,7 +20,7 @@ RENAMED = {
     "VLLM_TORCH_PROFILER_DIR": "SGLANG_TORCH_PROFILER_DIR",
 }
 NEEDLESS = {
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "SGLang offers /load_lora_adapter whenever LoRA is on (not /v1/load_lora_adapter)",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "SGLang has /load_lora_adapter whenever LoRA is on (not /v1/load_lora_adapter)",
     "VLLM_SERVER_DEV_MODE": "SGLang offers its endpoints for development always",
     "VLLM_NO_USAGE_STATS": "SGLang sends no usage statistics",
     "VLLM_DO_NOT_TRACK": "SGLang sends no usage statistics",
@@ -37,11 +37,14 @@ LOST = {
 _ENGINE_PATH = re.compile(r"(?i)vllm")
 
 
-def variable(work: Work, name: str, value: str, *, ours: bool) -> str | None:
+def variable(work: Work, name: str, value: str, *, ours: bool, outside: bool = False) -> str | None:
     """Say what becomes of a variable. Returns its new text `NAME=VALUE`, "" when it goes, `None` when it stays.
 
-    `ours` is a variable of the command's own prefix, which is therefore told in `env`.
+    `ours` is a variable of the command's own prefix, which is therefore told in `env`; of one that comes from `outside`
+    the value is a reference.
     """
+    if outside:
+        return _outside(work, name, value)
     hidden = HIDDEN if is_secret(name, value) else value
     written = f"{name}={hidden}"
     if name.startswith("VLLM_"):
@@ -51,12 +54,27 @@ def variable(work: Work, name: str, value: str, *, ours: bool) -> str | None:
         return ""
     entry = _tell(work, "same", written, written)
     if hidden == HIDDEN:
-        work.secrets[value] = f"${name}"
-        entry.notes.append(f"a secret in plain sight: take {name} from the environment or a file")
+        work.secrets[value] = HIDDEN if work.form in ("k8s", "kserve", "systemd") else f"${name}"
+        place = {"k8s": "a Secret", "kserve": "a Secret", "systemd": "an EnvironmentFile"}
+        entry.notes.append(
+            f"a secret in plain sight, and not repeated here: take {name} from {place.get(work.form, 'outside')}"
+        )
     if name in ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH") and _ENGINE_PATH.search(value):
         entry.kind, entry.why = "suspicious", "it points into vLLM's installation: give SGLang's own"
     if ours:
         work.settings.setdefault(name, f"${name}" if hidden == HIDDEN else work.resolve(value))
+    return None
+
+
+def _outside(work: Work, name: str, reference: str) -> str | None:
+    """A variable whose value is elsewhere: it stays, and vLLM's key becomes SGLang's argument by reference."""
+    written = f"{name} (from outside)"
+    if name == "VLLM_API_KEY" and "--api-key" not in work.flags:
+        _tell(work, "renamed", written, work.emit("--api-key", reference))
+    elif name.startswith("VLLM_"):
+        _tell(work, "none", written, "", "its value is not known here; SGLang does not read it", cost=4)
+    else:
+        _tell(work, "same", written, written)
     return None
 
 
@@ -94,6 +112,9 @@ def _flag(work: Work, written: str, flag: str, *values: str) -> str:
 def _api_key(work: Work, value: str, written: str) -> str:
     if "--api-key" in work.flags:
         _tell(work, "same", written, "", "--api-key is given, and wins")
+        return ""
+    if open_value(value):
+        _tell(work, "renamed", written, work.emit("--api-key", value))
         return ""
     if is_secret("api-key", value):
         work.secrets[value] = "$API_KEY"

@@ -114,10 +114,7 @@ def processor(work: Work, item: Item) -> None:
     if not isinstance(item.value, dict):
         work.say(item, "none", "", "it is no JSON object", cost=4)
         return
-    if set(item.value) <= {"image", "video", "audio"}:
-        wrapped = item.value
-    else:
-        wrapped = {"image": item.value}
+    wrapped = item.value if set(item.value) <= {"image", "video", "audio"} else {"image": item.value}
     text = json.dumps(wrapped, ensure_ascii=False)
     work.copy(item, "--mm-process-config", text, kind="changed", why="SGLang takes it by kind: taken for images")
 

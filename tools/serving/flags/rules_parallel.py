@@ -38,7 +38,7 @@ def data(work: Work, item: Item) -> None:
     attention = work.emit("--enable-dp-attention")
     if work.item("tensor-parallel-size") is None:
         work.emit("--tp-size", str(ranks))
-    size = " ".join(work.flags.get("--tp-size", []))
+    size = work.number("tensor-parallel-size", 1) * ranks
     why = f"experts are shared by all ranks, attention is not: one world of tp {size}, with {attention}"
     work.copy(item, "--dp-size", kind="changed", why=why)
 

@@ -24,7 +24,8 @@ def apply(work: Work, item: Item) -> None:
     if item.name.endswith("=false"):
         work.say(item, "same", "", "off, as in vLLM")
     elif not item.known:
-        unknown(work, item)
+        if not (work.form == "kserve" and kserve(work, item)):
+            unknown(work, item)
     elif item.name in RULES:
         RULES[item.name](work, item)
     elif item.name in COPIES:
@@ -58,7 +59,10 @@ def _lost(work: Work, item: Item) -> None:
 def unknown(work: Work, item: Item) -> None:
     """A flag of no vLLM. Where SGLang would take it, it must not slip through."""
     if not item.name:
-        work.say(item, "suspicious", "", "a word that belongs to no flag; vLLM would refuse it", cost=6)
+        why = "a word that belongs to no flag; vLLM would refuse it"
+        if open_value(item.written) or "$" in item.written:
+            why = "what it holds is not known here: any flags of vLLM in it are missing, translate them too"
+        work.say(item, "suspicious", "", why, cost=7)
         return
     own = work.table.find(f"--{item.name}")
     names = work.table.abbreviated(f"--{item.name}")
@@ -71,7 +75,8 @@ def unknown(work: Work, item: Item) -> None:
     near = own.name if own else names[0]
     why = f"no vLLM flag; {meant}. SGLang would take it as {near}, so it is not passed on"
     work.say(item, "none", "", why, cost=9)
-    work.refused = f"`{item.written}` is no vLLM flag, so the original does not start, and SGLang would read it as `{near}`: {meant}"
+    start = f"`{item.written}` is no vLLM flag, so the original does not start"
+    work.refused = f"{start}, and SGLang would read it as `{near}`: {meant}"
 
 
 @rule("host")
@@ -385,3 +390,20 @@ def implementation(work: Work, item: Item) -> None:
     """Whose model code."""
     value = work.resolve(item.first)
     work.copy(item, "--model-impl", *(["sglang"] if value == "vllm" else []))
+
+
+_KSERVE = {"model_name": "--served-model-name", "model-name": "--served-model-name", "model_id": "--model-path"}
+_KSERVE |= {"model-id": "--model-path", "model_dir": "--model-path", "model-dir": "--model-path", "http_port": "--port"}
+_KSERVE |= {"http-port": "--port"}
+
+
+def kserve(work: Work, item: Item) -> bool:
+    """Arguments of KServe's own server, which starts vLLM inside. Returns whether it was one."""
+    if item.name in _KSERVE and item.values:
+        work.copy(item, _KSERVE[item.name], kind="renamed")
+        work.model = work.model or (item.first if "model-path" in _KSERVE[item.name] else "")
+        return True
+    if item.name == "backend":
+        work.say(item, "same", "", "KServe's choice of an engine; SGLang is a container of its own")
+        return True
+    return False

@@ -26,8 +26,8 @@ def memory(work: Work, item: Item) -> None:
         return
     if share >= SHARE_LEFT_OUT:
         why = (
-            f"{share} of the card for everything is `all there is`: SGLang computes --mem-fraction-static from the card "
-            "(its share has no room for activations and CUDA graphs, so copying the number ends in out-of-memory)"
+            f"{share} of the card is `all there is`: SGLang computes --mem-fraction-static from the card (its share "
+            "has no room for activations and CUDA graphs, so copying the number ends in out-of-memory)"
         )
         work.say(item, "changed", "", why)
         return
@@ -152,6 +152,9 @@ def graphs(work: Work) -> None:
             work.copy(most, _graph_flag(work, "max-bs"), str(requests), kind=kind, why=why)
     if sizes is not None:
         _sizes(work, sizes, each)
+    config = work.item("compilation-config")
+    if config is not None:
+        compilation(work, config)
 
 
 def _sizes(work: Work, item: Item, each: int) -> None:
@@ -171,12 +174,11 @@ def _graph_flag(work: Work, part: str) -> str:
     return new if work.takes(new) else f"--cuda-graph-{part}"
 
 
-@rule("max-cudagraph-capture-size", "cudagraph-capture-sizes")
+@rule("max-cudagraph-capture-size", "cudagraph-capture-sizes", "compilation-config")
 def later(work: Work, item: Item) -> None:
     """Said at the end, when it is known how many tokens a request has."""
 
 
-@rule("compilation-config")
 def compilation(work: Work, item: Item) -> None:
     """The compiler is vLLM's own; sizes of CUDA graphs and "no graphs" have a counterpart."""
     value = item.value if isinstance(item.value, dict) else {}
@@ -225,11 +227,10 @@ def modules(work: Work, item: Item) -> None:
     told, notes = [], []
     for text in item.values:
         try:
-            value = mend(text) if text.lstrip()[:1] in "{[" else text
+            value = mend(text)[0] if text.lstrip()[:1] in "{[" else text
         except ValueError:
             value = text
-        for one in value if isinstance(value, list) else [value]:
-            told.append(_adapter(one, notes))
+        told += [_adapter(one, notes) for one in (value if isinstance(value, list) else [value])]
     entry = work.copy(item, "--lora-paths", *told, kind="changed")
     entry.why = "clients name an adapter as `model: BASE:NAME` or `lora_path: NAME`, not as `model: NAME`"
     entry.notes += notes

@@ -219,11 +219,11 @@ class _Speculation:
         return [f"{_ENV_LONG}=1"]
 
     def _without(self) -> None:
-        why = f"SGLang {self.work.table.version} has no {self.method}: speculation is left out, answers stay right, speed is lost"
-        values = [short(self.item.value)] if self.item is not None and self.item.value is not None else []
-        text = " ".join([f"{self.written} method {self.method}"])
+        version = self.work.table.version
+        why = f"SGLang {version} has no {self.method}: speculation is left out, answers stay right, speed is lost"
         first = self.item or self.parts[0]
-        self.work.say(first, "none", "", why, cost=9, text=text if self.item else "").notes += values and []
+        text = f"{self.written} method {self.method}" if self.item else ""
+        self.work.say(first, "none", "", why, cost=9, text=text)
         for part in self.parts if self.item is not None else self.parts[1:]:
             self.work.say(part, "none", "", "a part of the speculation that is lost", cost=3)
         self.done |= {"method", "model", "num_speculative_tokens"}
@@ -259,8 +259,8 @@ def pipeline(work: Work) -> None:
     said = work.emit("--tp-size", str(size * stages))
     work.entries = [entry for entry in work.entries if not entry.written.startswith(item.text)]
     why = (
-        "SGLang asserts `Pipeline parallelism is not compatible with overlap schedule, speculative decoding`. Two lawful "
-        f"choices: {said} with speculation (taken: {size} x {stages}), or --tp-size {size} --pp-size {stages} without"
+        "SGLang asserts `Pipeline parallelism is not compatible with overlap schedule, speculative decoding`. Two "
+        f"lawful choices: {said} with speculation (taken: {size} x {stages}), or --tp-size {size} --pp-size {stages}"
     )
     work.say(item, "none", said, why, cost=8, text=f"{item.text} together with speculation")
 

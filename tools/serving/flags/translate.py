@@ -16,8 +16,9 @@ from typing import Any
 from state.errors import UsageError
 from tools.serving.flags import rules_more, rules_parallel, rules_size, rules_spec  # noqa: F401 - they register rules
 from tools.serving.flags.argv import Item, merge, read_config, read_words
-from tools.serving.flags.launch import Launch, Renewed, applied
+from tools.serving.flags.launch import Launch, Renewed, applied, shifted
 from tools.serving.flags.read_other import (
+    PS,
     UNIT,
     config_launch,
     dump_launches,
@@ -35,6 +36,7 @@ from tools.serving.flags.work import FINISHING, Look, Work, check, open_value
 
 MOST = 4 * 1024 * 1024
 _ATTACHED = re.compile(r"(?m)^#[ \t]*(\S+?):[ \t]*\n")
+_FENCE = re.compile(r"(?ms)^[ \t]*```[^\n]*\n(.*?)^[ \t]*```")
 _HEREDOC = re.compile(
     r"(?m)^.*?(?:cat|tee)\b[^\n<]*?(?:>[ \t]*(\S+)[^\n<]*<<|<<)-?[ \t]*['\"]?(\w+)['\"]?(?:[ \t]*>[ \t]*(\S+))?[^\n]*\n"
 )
@@ -64,6 +66,7 @@ def translate(
             "no vLLM start was found in it",
             hint="give `vllm serve ...`, a script, docker run, a compose file, a systemd unit or a manifest",
         )
+    found = sorted(found, key=lambda launch: not (launch.words or launch.config))
     beside = {**attached, **(files or {})}
     results = [_one(launch, table, beside, look) for launch in found]
     return _whole(kept, found, results, table)
@@ -73,18 +76,28 @@ def read(text: str) -> list[Launch]:
     """The vLLM starts of a text, by the form that it has."""
     if "\x00" in text:
         return dump_launches(text)
+    fences = list(_FENCE.finditer(text)) if "```" in text else []
+    if fences:
+        return [one for match in fences[:100] for one in _fenced(match)]
     if UNIT.search(text):
         return unit_launches(text)
     if LIKELY.search(text):
         found = yaml_launches(text)
         if found:
             return found
-    dumped = dump_launches(text) if text.lstrip()[:1] == "[" or not MARK.search(text) else []
+    dumped = dump_launches(text) if text.lstrip()[:1] == "[" or not MARK.search(text) or PS.search(text) else []
     found = dumped or launches(text) or dump_launches(text)
     if found:
         return found
     config = config_launch(text)
     return [config] if config else []
+
+
+def _fenced(match: re.Match[str]) -> list[Launch]:
+    """The starts within a fenced block of a page, at their places of the page."""
+    if not re.search(r"vllm|(?:docker|podman|nerdctl)[ \t]+run", match[1]):
+        return []
+    return [shifted(one, match.start(1)) for one in read(match[1])]
 
 
 def _attachments(text: str) -> tuple[str, dict[str, str]]:
@@ -141,7 +154,7 @@ class _Result:
 def _one(launch: Launch, table: Table, files: Mapping[str, str], look: Look) -> _Result:
     items = _items(launch, files, launch.variables)
     if launch.form == "config":
-        items = merge(read_config(settings(_text_of(launch)) or {}, ""))
+        items = merge(read_config(settings(launch.config) or {}, ""))
     work = Work(items=items, table=table, variables=launch.variables, look=look, form=launch.form)
     work.model = work.given("model") or work.given("model-tag")
     decide(work)
@@ -154,7 +167,7 @@ def _one(launch: Launch, table: Table, files: Mapping[str, str], look: Look) -> 
     own = dict(work.settings)
     variables: dict[str, str] = {}
     for one in launch.environment:
-        told = variable(work, one.name, one.value, ours=one.ours)
+        told = variable(work, one.name, one.value, ours=one.ours, outside=one.outside)
         if told is not None:
             variables[one.name] = told
     became = {told.partition("=")[0] for told in variables.values()}
@@ -164,10 +177,6 @@ def _one(launch: Launch, table: Table, files: Mapping[str, str], look: Look) -> 
     _remarks(work, launch)
     _order(work)
     return _Result(work, variables, fresh, check(work))
-
-
-def _text_of(launch: Launch) -> str:
-    return launch.words[0].text if launch.words else ""
 
 
 def _names(launch: Launch) -> set[str]:
@@ -194,7 +203,11 @@ def _defaults(work: Work) -> None:
         "vLLM serves /metrics always (vllm:...), SGLang with --enable-metrics (sglang:...): add it if they are scraped"
     )
     work.say("/metrics", "default", "", why, cost=2)
-    if not work.model:
+    if not work.model and work.form == "kserve":
+        work.flags["--model-path"] = ["/mnt/models"]
+        why = "KServe puts the model there; SGLang needs a container of its own instead of KServe's runtime"
+        work.say("the model (not given)", "suspicious", "--model-path /mnt/models", why, cost=5)
+    elif not work.model:
         work.refused = work.refused or "no model is named, and SGLang's --model-path is required"
 
 
@@ -217,7 +230,7 @@ def _whole(text: str, found: Sequence[Launch], results: Sequence[_Result], table
     for launch, result in zip(found, results, strict=True):
         secrets |= result.work.secrets
         edits += launch.render(result.renewed(table.version))
-    secrets |= _loose_secrets(text)
+    secrets = _loose_secrets(text) | secrets
     draft = redacted(applied(text, _distinct(edits)), secrets)
     work = first.work
     entries = ranked(work.entries)
@@ -252,8 +265,7 @@ def _distinct(edits: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str
     kept: list[tuple[int, int, str]] = []
     for edit in edits:
         if all(edit[1] <= other[0] or edit[0] >= other[1] or edit[0] == edit[1] != other[0] for other in kept):
-            if edit not in kept:
-                kept.append(edit)
+            kept += [edit] if edit not in kept else []
     return kept
 
 

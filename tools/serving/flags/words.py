@@ -195,7 +195,7 @@ def quote(text: str) -> str:
     if text and re.fullmatch(r"[\w@%+=:,./-]+", text, re.ASCII):
         return text
     if _EXPANSION.search(text) and not re.search(r"[`'\"\\]", text):
-        return text if re.fullmatch(r"(?:[\w@%+=:,./-]|\$\{?\w+\}?)+", text, re.ASCII) else f'"{text}"'
+        return f'"{text}"'
     if re.fullmatch(r"[\w@%+=:,./-]*\{\{[^'\"$`\\]*\}\}[\w@%+=:,./-]*", text):
         return text
     return shlex.quote(text)

@@ -148,7 +148,7 @@ class Work:
                 resolved = [str(option.choices[0])] if option.choices else ["8000"]
             words += [f"{flag}={resolved[0]}"] if len(resolved) == 1 and resolved[0][:1] == "-" else [flag, *resolved]
         found = self.table.parse(words)
-        return {**found, **{dest: value for dest, value in kept.items()}}
+        return found | kept
 
 
 def _is_text(option: Option) -> bool:
