@@ -20,10 +20,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @pytest.fixture(autouse=True)
 def a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Database, state directory and the local host's folder belong to the test."""
+    """Database, state directory, configuration and the local host's folder belong to the test; no model is set up."""
     monkeypatch.setenv("TURNOUT_DB", str(tmp_path / "turnout.db"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TURNOUT_ROOT", str(tmp_path / "root"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "TURNOUT_MODEL"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tools import files  # noqa: F401 - registers its tools
+from tools import evidence, files  # noqa: F401 - registers their tools
 from tools.base import ToolCall, tool
 from tools.diagnose import diagnose as read_text
 from tools.jobs import check_id
