@@ -7,7 +7,9 @@ a width and a height. The board is carried on message by message while a recordi
 from __future__ import annotations
 
 import json
+from io import StringIO
 
+from rich.console import Console
 from rich.text import Text
 
 from agent.board import Board
@@ -43,6 +45,8 @@ KEYS = [
     ("Tab", "messages, graph, lanes, jobs"),
     ("? Esc q", "these keys; close; leave"),
 ]
+_WRAPS = Console(file=StringIO(), width=200)
+"""Breaks lines between words, wide characters counted as such; nothing is printed to it."""
 LOOK_AHEAD = 400
 """A board is carried on over at most so many messages; further is a jump."""
 
@@ -141,16 +145,15 @@ class Panes:
 
     def _full(self, entry: Entry, width: int, height: int) -> Text:
         said = body(entry) or json.dumps(dict(entry.payload), ensure_ascii=False, indent=2)
-        lines = [f"message {entry.seq}: {entry.kind} by {entry.actor}", ""]
+        lines = [Text(f"message {entry.seq}: {entry.kind} by {entry.actor}", "bold"), Text()]
         for line in said.splitlines():
-            clean = plain(line) if line.strip() else ""
             indent = " " * (len(line) - len(line.lstrip()))
-            whole = indent + clean
-            lines += [whole[at : at + width] for at in range(0, max(1, len(whole)), width)]
+            lines += Text(indent + plain(line)).wrap(_WRAPS, width) if line.strip() else [Text()]
         left_out = len(lines) - height
         if left_out > 0:
-            lines = [*lines[: height - 1], f"… {left_out + 1} more lines: `turnout replay --html` shows all"]
-        return Text("\n").join([Text(lines[0], "bold"), *(Text(line) for line in lines[1:])])
+            told = f"… {left_out + 1} more lines: `turnout replay --html` shows all"
+            lines = [*lines[: height - 1], Text(told, "dim")]
+        return Text("\n").join(lines)
 
     def right(self, width: int, shares: dict[str, int]) -> dict[str, Text | None]:
         """Graph, lanes and jobs, each within its share of lines."""

@@ -284,5 +284,5 @@ def _long(conn: Connection, session: str, messages: int) -> None:
                 id, k, 40, f"step {k} loss {4 / k + n % 7 / 10:.4f} gen throughput (token/s): {3000 + k * 7 + n}"
             )
         t.end(id, result={"tokens_per_s": 3000.0 + n, "accept_length": 2 + n % 10 / 10})
-        written += 57 if n == 1 else 58
+        written += 51 if n == 1 else 52
     t.at(86_400).put(c.session_status("completed"))

@@ -1,0 +1,154 @@
+"""The watching screen, driven by keys: it plays, steps, jumps, searches, fits, and follows a running session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from agent.replay_player import Player
+from agent.replay_source import from_database
+from agent.watch_app import WatchApp
+from state import changes as c
+from state.db import Database
+from state.log import append
+from tests.replay_story import BEGAN, Tape, tell
+
+Act = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Database:
+    opened = Database.open(str(tmp_path / "turnout.db"))
+    tell(opened)
+    return opened
+
+
+def drive(
+    db: Database, act: Act, *, session: str = "pivot234", size: tuple[int, int] = (140, 40), at: str = "0"
+) -> None:
+    """Open the screen without a terminal and do something with it."""
+    recording = from_database(db, session)
+    app = WatchApp(db, Player(recording, place=recording.place(at)), playing=False)
+
+    async def run() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await act(app, pilot)
+
+    asyncio.run(run())
+
+
+def text(app: WatchApp, name: str) -> str:
+    return str(app.query_one(f"#{name}", Static).content)
+
+
+def test_the_screen_shows_the_moment(db: Database) -> None:
+    """Graph, lanes, job lines and messages are those of the moment, not of the end."""
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        assert "A last attempt with vLLM" in text(app, "graph")
+        assert "bench_own" not in text(app, "graph")
+        assert "retry_vllm" in text(app, "lanes")
+        assert "Avg generation throughput" in text(app, "jobs")
+        assert "retry_vllm" in text(app, "left")
+        assert "of 2:45:28" in text(app, "head")
+
+    drive(db, act, at="300s")
+
+
+def test_keys_move_through_the_session(db: Database) -> None:
+    """One, ten, the ends, a named moment, a search and its other matches."""
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("right", "j", "shift+right", "left")
+        assert app.player.place == 11
+        await pilot.press("end")
+        assert app.player.at_end
+        await pilot.press("g", *"bench_own", "enter")
+        recording = app.panes.recording
+        assert app.player.place == recording.place("bench_own")
+        await pilot.press("slash", *"SIGTERM", "enter", "N")
+        first = app.player.place
+        assert "SIGTERM" in str(recording.entries[first - 1].payload)
+        await pilot.press("g", *"nowhere", "enter")
+        assert "no todo `nowhere`" in app.told
+        assert app.player.place == first
+        await pilot.press("home", "slash", *"no such words", "enter")
+        assert "nothing behind this says" in app.told
+
+    drive(db, act)
+
+
+def test_playing_reaches_the_end_and_stops(db: Database) -> None:
+    """At a great speed every message comes by, and the screen stays open at the end."""
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        app.player.speed = 1e9
+        await pilot.press("space")
+        while app.playing:
+            await pilot.pause(0.01)
+        assert app.player.at_end
+        assert "paused" in text(app, "head")
+
+    drive(db, act)
+
+
+def test_a_message_opens_in_full(db: Database) -> None:
+    """Enter shows all of a message, Escape the list again; `?` the keys."""
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        assert "Try once more, and find out what SGLang would need" in " ".join(text(app, "left").split())
+        await pilot.press("escape", "question_mark")
+        assert "one message back" in text(app, "left")
+        await pilot.press("escape")
+        assert "operator" not in text(app, "left")
+
+    drive(db, act, at="2")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30), (140, 40), (200, 60), (40, 12)])
+def test_every_size_fits(db: Database, size: tuple[int, int]) -> None:
+    """No line is wider than the screen and no pane higher, in each view; narrow screens show one at a time."""
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        for _ in range(4):
+            await pilot.press("tab")
+            shown = 0
+            for name in ("head", "left", "graph", "lanes", "jobs", "foot"):
+                pane = app.query_one(f"#{name}", Static)
+                if pane.region.width == 0 or pane.region.height == 0:
+                    continue
+                shown += 1
+                assert pane.region.right <= size[0]
+                assert pane.region.bottom <= size[1]
+            assert shown >= 3
+
+    drive(db, act, at="leave", size=size)
+
+
+def test_a_running_session_is_followed_and_not_touched(db: Database) -> None:
+    """Whoever stands at the end sees what another process commits; nothing is written by looking."""
+
+    def run(conn) -> None:  # type: ignore[no-untyped-def]
+        Tape(conn, "livel234").begin("A running session").at(5).todo("one", "The first").at(6).start("one")
+
+    db.write(run)
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        before = len(app.panes.recording)
+        assert "live" in text(app, "head")
+        done = [c.todo_status("one", "in_progress", "completed")]
+        await asyncio.to_thread(db.write, lambda conn: append(conn, "livel234", done, BEGAN + 60))
+        while len(app.panes.recording) == before:
+            await pilot.pause(0.05)
+        await pilot.pause(0.05)
+        assert len(app.panes.recording) == before + 1
+        assert "✔" in text(app, "graph")
+
+    drive(db, act, session="livel234", at="99")
