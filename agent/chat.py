@@ -28,8 +28,9 @@ from state.changes import Change
 from state.db import Database
 from state.errors import TurnoutError, UsageError
 from tools.jobs import ContactEvent, JobState
-from tools.permissions import decide, default_policy
+from tools.permissions import Policy, default_policy
 from tools.permissions_kept import keep, rules_path
+from tools.permissions_rules import Rule
 
 UNTITLED = "Conversation"
 NOBODY = "no terminal to ask on"
@@ -39,7 +40,7 @@ NOBODY = "no terminal to ask on"
 class Question:
     """Something that only the operator may decide. `command`, `host`, `why` and `rule` come with a permission.
 
-    `free` takes any words for an answer, `options` are offered. `kept` says that it can be allowed for good.
+    `free` takes any words for an answer, `options` are offered. `lasting` are rules that would allow it for good.
     """
 
     todo: str
@@ -51,7 +52,7 @@ class Question:
     rule: str = ""
     free: bool = False
     options: tuple[str, ...] = ()
-    kept: bool = False
+    lasting: tuple[Rule, ...] = ()
 
 
 class Face(Protocol):
@@ -146,20 +147,16 @@ class Chat:
         self.driver().answer(todo, answer, reason)
 
     async def _keep(self, question: Question) -> None:
-        """The rules that allow this command for good, in the operator's file."""
-        if not question.command:
-            raise UsageError(f"`{question.todo}` is no command: it can be answered, and not for good")
-
-        def work() -> int:
-            lasting = decide(default_policy(), question.host, question.command).lasting
-            keep(rules_path(), lasting)
-            return len(lasting)
-
-        if not await to_thread.run_sync(work):
+        """Keep the rules that allow this for good, in the operator's file, and go by them from now on."""
+        if not question.lasting:
             hint = "answer it with yes; it will be asked again"
-            raise UsageError(
-                "not all of this command is known before it runs: it cannot be allowed for good", hint=hint
-            )
+            raise UsageError("this cannot be allowed for good: not all of it is known before it runs", hint=hint)
+
+        def work() -> Policy:
+            keep(rules_path(), question.lasting)
+            return default_policy()
+
+        self.driver().use_policy(await to_thread.run_sync(work))
         self.note(Text(f"kept: this command is allowed on {question.host} from now on ({rules_path()})", "dim"))
 
     @property
@@ -258,7 +255,7 @@ class Chat:
         words = {key: str(body.get(key) or "") for key in ("command", "host", "why", "rule")}
         return Question(
             todo, text, default, free=bool(body.get("free")), options=tuple(map(str, body.get("options") or ())),
-            kept=bool(words["command"]), **words,
+            lasting=tuple(Rule.of(entry) for entry in body.get("lasting") or ()), **words,
         )  # fmt: skip
 
     def _gone(self, todo: str) -> None:

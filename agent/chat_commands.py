@@ -89,8 +89,8 @@ async def _go(chat: Chat, words: list[str]) -> None:
 async def _cost(chat: Chat, words: list[str]) -> None:
     spent = chat.driver().spent
     read = f"{count(spent.input)} tokens in, {count(spent.cache_read)} of a cache, {count(spent.output)} out"
-    cost = money(spent.cost) or "no price is known for the model"
-    more = f" ({spent.unpriced} calls had no price)" if spent.unpriced and spent.cost is not None else ""
+    cost = money(spent.cost) if spent.cost else "no price is known for the model" if spent.unpriced else "nothing"
+    more = f" ({spent.unpriced} calls had no price)" if spent.unpriced and spent.cost else ""
     used, window = chat.driver().context
     lines = [f"{spent.calls} calls of a model, with those of subagents: {read}", f"cost so far: {cost}{more}"]
     if window:

@@ -49,6 +49,7 @@ class Conversation:
         self._answers: dict[str, Entry] = {}
         self._tools: dict[str, Entry] = {}
         self._children: dict[str, Entry] = {}
+        self._questions: dict[str, str] = {}
 
     def listen(self, changed: Listener) -> None:
         """From now on tell these of every change."""
@@ -153,9 +154,13 @@ class Conversation:
         entry.lines = [Text(_headline(p["report"]) or p["status"])]
         self._touch(entry)
 
+    def _asked(self, p: Mapping[str, Any], seq: int, time: float) -> None:
+        self._questions[p["todo"]] = p["question"]
+
     def _answer_given(self, p: Mapping[str, Any], seq: int, time: float) -> None:
         why = f": {p['reason']}" if p.get("reason") else ""
-        line = Text.assemble(("? ", "magenta"), f"{p['todo']} answered ", (p["answer"], "bold"), f" by {p['by']}{why}")
+        what = p["todo"] if not p["todo"].startswith("call:") else self._questions.get(p["todo"], p["todo"])
+        line = Text.assemble(("? ", "magenta"), f"{what} answered ", (p["answer"], "bold"), f" by {p['by']}{why}")
         self.event(line, seq=seq, time=time)
 
     def _show(self, entry: Entry) -> None:
@@ -195,6 +200,7 @@ _HANDLERS: dict[str, Callable[[Conversation, Mapping[str, Any], int, float], Non
     "conversation.compacted": Conversation._compacted,
     "child.started": Conversation._child_started,
     "child.reported": Conversation._child_reported,
+    "approval.asked": Conversation._asked,
     "approval.answered": Conversation._answer_given,
 }
 SHOWN: tuple[str, ...] = tuple(_HANDLERS)

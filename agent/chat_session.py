@@ -45,7 +45,7 @@ _NEWEST = text(
 @asynccontextmanager
 async def opened_database(url: str | None, given: Database | None = None) -> AsyncIterator[Database]:
     """The database, opened beside the event loop and closed after it; one that is `given` is left open."""
-    db: Database = given or await to_thread.run_sync(Database.open, url)
+    db = given if given is not None else await to_thread.run_sync(Database.open, url)
     try:
         yield db
     finally:

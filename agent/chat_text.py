@@ -14,6 +14,15 @@ from agent.painter import SYMBOLS, plain
 from state.specs import TERMINAL
 
 MAX_INPUT = 160
+_PAST = {
+    "add": "added",
+    "link": "linked",
+    "change": "changed",
+    "cancel": "cancelled",
+    "kill": "ended",
+    "retry": "retried",
+}
+_PAST |= {"load": "loaded"}
 _TELLING = (
     "command",
     "run",
@@ -69,13 +78,30 @@ def result_words(todo: BoardTodo) -> str:
 
 def tool_words(name: str, input: Mapping[str, Any]) -> str:
     """A tool call in one line: its name and the part of its input that says most."""
-    for key in _TELLING:
+    for key in ("title", *_TELLING) if name == "task" else _TELLING:
         if isinstance(input.get(key), str) and input[key].strip():
             host = f" on {input['host']}" if isinstance(input.get("host"), str) else ""
             return f"{name}{host}  {shorten(plain(input[key]), MAX_INPUT)}"
     if not input:
         return name
     return f"{name}  {shorten(plain(json.dumps(input, ensure_ascii=False, default=str)), MAX_INPUT)}"
+
+
+def outcome_words(text: str) -> str:
+    """What became of edits of the graph, which tools answer as JSON: `21 added`; other texts as they are."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(told, list) or not all(isinstance(one, dict) and "op" in one for one in told):
+        return text
+    failed = [f"{one.get('id')}: {one['error']}" for one in told if one.get("error")]
+    counts: dict[str, list[str]] = {}
+    for one in told:
+        if not one.get("error"):
+            counts.setdefault(_PAST.get(one["op"], one["op"]), []).append(str(one.get("id")))
+    said = [f"{', '.join(ids) if len(ids) < 4 else f'{len(ids)} todos'} {verb}" for verb, ids in counts.items()]
+    return "\n".join(["; ".join(said), *failed]).strip()
 
 
 def shorten(text: str, length: int) -> str:

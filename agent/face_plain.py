@@ -59,7 +59,7 @@ class PlainFace:
         where = f" ({question.host}: `{question.command}`; {question.why})" if question.command else ""
         self._lines.put(f"? {question.todo} asks: {plain(question.text)}{plain(where)}")
         free = " or `/approve ID WORDS`" if question.free else ", `/approve no REASON`"
-        always = ", `/approve always`" if question.kept else ""
+        always = ", `/approve always`" if question.lasting else ""
         self._lines.put(f"  answer with `/approve`{free}{always}")
 
     def question_gone(self, question: Question) -> None:

@@ -13,7 +13,7 @@ from agent.board import Board, BoardJob
 from agent.chat import Chat
 from agent.chat_commands import COMMANDS
 from agent.chat_entries import Entry
-from agent.chat_text import count, money, shorten, tool_words
+from agent.chat_text import count, money, outcome_words, shorten, tool_words
 from agent.pace import amount, clock
 from agent.painter import SYMBOLS, plain
 from agent.picture import draw
@@ -97,7 +97,7 @@ def _tool(it: Entry, width: int) -> list[RenderableType]:
     name, _, rest = tool_words(it.name, it.input).partition("  ")
     head.append(name, "bold").append(f"  {rest}" if rest else "", "dim")
     head.truncate(width, overflow="ellipsis")
-    lines = [line for line in it.text.splitlines() if line.strip()]
+    lines = [line for line in outcome_words(it.text).splitlines() if line.strip()]
     shown = [
         Text(f"    {shorten(plain(line), max(8, width - 5))}", "red" if it.state == "failed" else "dim")
         for line in lines
@@ -155,7 +155,8 @@ def foot(chat: Chat, view: str, width: int, now: float, typed: str) -> Text:
         share = status.tokens / status.window
         left.append(f"  {count(status.tokens)}/{count(status.window)}", "yellow" if share > 0.7 else "dim")
     if status.calls:
-        left.append(f"  {money(status.cost) or 'no price'}", "dim")
+        priced = status.cost is not None and not (status.unpriced and not status.cost)
+        left.append(f"  {money(status.cost) if priced else 'no price'}", "dim")
     keys = Text("Esc stops  " if status.doing in ("asking", "tools", "waiting") else "", "dim")
     names = {"talk": "^T todos", "todos": "^T jobs", "jobs": "^T talk"}
     keys.append(f"{names[view]}  ? help  ^D leave", "dim")

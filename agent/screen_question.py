@@ -113,7 +113,7 @@ class QuestionPanel(Vertical, can_focus=True):
             return Text("why not? Enter alone gives no reason; Esc goes back", "dim")
         if question.free:
             return Text("type the answer, or a number" if question.options else "type the answer", "dim")
-        keys = [("y", "yes, once")] + ([("a", "always, this command on this host")] if question.kept else [])
+        keys = [("y", "yes, once")] + ([("a", "always, this command on this host")] if question.lasting else [])
         keys += [("n", "no, with a reason")]
         line = Text()
         for key, words in keys:
@@ -139,7 +139,7 @@ class QuestionPanel(Vertical, can_focus=True):
             return
         if event.key == "y":
             self._answer("yes")
-        elif event.key == "a" and question.kept:
+        elif event.key == "a" and question.lasting:
             self._answer("yes", always=True)
         elif event.key == "n":
             self._says_no = True

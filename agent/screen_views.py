@@ -28,6 +28,17 @@ class StripsPane(ScrollView, can_focus=True):
         super().__init__(**options)
         self._strips: list[Strip] = []
         self.marked: int | None = None
+        self._stuck = True
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        """Whoever scrolls up lets go of the end; whoever comes back to it follows again."""
+        super().watch_scroll_y(old, new)
+        self._stuck = self.at_end or (self._stuck and new >= old)
+
+    def stick(self) -> None:
+        """Go to the end once what has changed is laid out, if the end is being followed."""
+        if self.follows and self._stuck:
+            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
 
     @property
     def room(self) -> Size:
@@ -40,12 +51,10 @@ class StripsPane(ScrollView, can_focus=True):
 
     def set_strips(self, strips: list[Strip], start: int = 0) -> None:
         """Replace the lines from `start` on."""
-        ends = self.follows and self.at_end
         del self._strips[start:]
         self._strips += strips
         self.virtual_size = Size(self.room.width, len(self._strips))
-        if ends:
-            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
+        self.stick()
         self.refresh()
 
     def strips_of(self, renderable: RenderableType, width: int) -> list[Strip]:
@@ -153,6 +162,7 @@ class EntriesPane(StripsPane):
     def on_resize(self) -> None:
         if self.room.width != self._width:
             self._draw_from(0)
+        self.stick()
 
     def _draw_from(self, first: int) -> None:
         self._width = self.room.width

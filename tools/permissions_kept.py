@@ -51,10 +51,6 @@ def keep(path: Path, rules: Iterable[Rule]) -> None:
 
 
 def _toml(rule: Rule) -> str:
-    fields = {
-        "name": rule.name, "verdict": rule.verdict, "why": rule.why, "host": rule.host, "argv": list(rule.argv),
-        "sudo": rule.sudo, "sets": list(rule.sets), "exact": rule.exact,
-    }  # fmt: skip
     # A JSON string is a TOML string: quotes, backslashes and line ends are escaped alike.
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in rule.as_json().items()]
     return "\n[[rule]]\n" + "\n".join(lines) + "\n"

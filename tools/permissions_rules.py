@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import translate
 from functools import cache
 from typing import Any, Literal
@@ -49,8 +49,16 @@ class Rule:
             raise UsageError(
                 f"permission rule `{entry.get('name')}` has {what}", hint="see the head of tools/permissions.toml"
             )
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
-        return cls(**fields)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+        return cls(**values)
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys that are set, for a log or a file; `of` reads them back."""
+        return {
+            field.name: list(value) if isinstance(value, tuple) else value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
 
     @classmethod
     def exactly(cls, host: str, call: Call) -> Rule:

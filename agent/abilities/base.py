@@ -201,4 +201,5 @@ def leave(use: Use, what: str, decision: Decision, *, host: str, command: str) -
     """A question for the operator's leave, as a todo that the work is to wait for."""
     body: dict[str, Any] = {"question": what, "default": "no", "host": host, "command": command, "why": decision.why}
     body |= {"rule": decision.rule, "by": "model", "literal": True}
+    body["lasting"] = [rule.as_json() for rule in decision.lasting]
     return Add(TodoSpec(f"call:{use.id}", f"May I? {what}"[:120], "ask", body, priority="high"))

@@ -1,0 +1,165 @@
+"""The chat in plain lines: everything but prose without a model, in a pipe and on a terminal, and how it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli_helpers import EXAMPLES, SLEEPS, begin, job_runs, playbook, turnout, until
+from tests.test_cli_terminal import Terminal, terminal  # noqa: F401 - the fixture
+
+ASKS = "  - {id: leave, ask: 'Stop it?'}\n  - {id: stop, after: leave, job: {host: local, run: 'true'}}\n"
+
+
+def chat(*lines: str, session: str = "") -> tuple[int, str]:
+    """Run `turnout chat --plain` with these lines as its input; exit code and what it said."""
+    done = turnout("chat", *([session] if session else []), "--plain", stdin="".join(f"{line}\n" for line in lines))
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def session_of(said: str) -> str:
+    """The session that can be come back to."""
+    found = re.search(r"turnout resume (\w+)", said)
+    assert found is not None, said
+    return found[1]
+
+
+def test_a_pipe_runs_a_playbook_to_its_end_without_a_model() -> None:
+    """The chat goes on after the end of its input until nothing moves, and its exit code is the work's success."""
+    code, said = chat(f"/run {EXAMPLES / 'hedge.yaml'}")
+    assert code == 0, said
+    assert "hedge: 4 todos joined" in said
+    assert re.search(r"✔ engine completed", said)
+    assert re.search(r"⊗ vllm cancelled .*lost the race `engine`", said)
+
+
+def test_a_failure_that_nothing_answers_is_the_exit_code(tmp_path: Path) -> None:
+    """A script sees that the work failed, and where."""
+    code, said = chat(f"/run {playbook(tmp_path, '  - {id: bad, job: {host: local, run: exit 3}}')}")
+    assert code == 1
+    assert "✘ bad failed" in said
+
+
+def test_prose_without_a_model_is_answered_once_with_the_lines_that_set_one_up() -> None:
+    """Words are kept in the log; what is missing is said once, not with each sentence."""
+    _, said = chat("vLLM is dead", "hello?")
+    assert said.count("no model is set up") == 1
+    assert "ANTHROPIC_API_KEY" in said
+    log = json.loads(turnout("sessions", "--json").stdout)[0]
+    _, said = chat("/replay 1", session=log["id"])
+    assert "vLLM is dead" in said
+    assert "hello?" in said
+
+
+def test_a_question_without_a_terminal_is_answered_with_no(tmp_path: Path) -> None:
+    """Nobody is there to ask: the todo is refused, and the output says so."""
+    code, said = chat(f"/run {playbook(tmp_path, ASKS)}")
+    assert code == 1
+    assert "no terminal to ask on" in said
+    assert "leave failed" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/nonsense", "there is no command `/nonsense`"),
+        ("/todos", "did you mean `/todo`"),
+        ("/run nothing", "no playbook is named `nothing`"),
+        ("/run 'x", "close every quote"),
+        ("/kill nothing", "no job or todo `nothing`"),
+        ("/todo nothing", "no todo `nothing`"),
+        ("/approve", "nothing is asked"),
+        ("/export x.txt", "neither `.jsonl`"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_ends(line: str, told: str) -> None:
+    """A command that cannot be done says why and what to type; the chat goes on."""
+    code, said = chat(line, "/session")
+    assert told in said
+    assert re.search(r"^session \w+: ", said, re.MULTILINE)
+    assert code == 0
+
+
+def test_commands_show_and_change_the_work(tmp_path: Path) -> None:
+    """Add a job by hand, look at it, read its log, export the log: no model, no playbook."""
+    out = tmp_path / "log.jsonl"
+    code, said = chat("/todo add hello run='echo \"good  morning\"; exit 0' title=Greet", f"/export {out}")
+    assert code == 0, said
+    assert "hello started on local  Greet" in said
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+    assert "todo.added" in {row["kind"] for row in rows}
+    _, said = chat("/jobs", "/logs hello", "/todo hello", "/hosts", "/cost", session=session_of(said))
+    assert "good  morning" in said
+    assert re.search(r"hello\.1 +local +exited", said)
+    assert re.search(r"status +completed", said)
+    assert "this machine" in said
+
+
+def test_quit_leaves_jobs_running_and_says_how_to_come_back(tmp_path: Path) -> None:
+    """After `/quit` the job goes on; the chat that comes back finds it and can end it."""
+    _, said = chat(f"/run {playbook(tmp_path, SLEEPS)}", "/quit")
+    assert "1 job goes on without you: slow on local" in said
+    session = session_of(said)
+    jobs = json.loads(turnout("jobs", "--session", session, "--json").stdout)
+    assert [job["state"] for job in jobs] in (["submitted"], ["running"])
+    code, said = chat("/kill slow enough", session=session)
+    assert code == 1
+    assert "slow failed" in said or "slow cancelled" in said
+    assert json.loads(turnout("jobs", "--session", session, "--json").stdout)[0]["state"] == "exited"
+
+
+def test_a_session_that_another_process_drives_is_only_watched(tmp_path: Path) -> None:
+    """The second one is told who owns it, may look, and changes nothing."""
+    driver = begin("run", playbook(tmp_path, SLEEPS), "--json")
+    job = until(driver, job_runs)["id"]
+    code, said = chat("/kill slow", "/quit", session=job.partition(".")[0])
+    assert f"is driven by process {driver.pid}" in said
+    assert "cannot be done here" in said
+    assert code == 0
+    assert turnout("kill", "slow", "--yes").returncode == 0
+    driver.communicate(timeout=60)
+
+
+def test_a_conversation_in_which_nothing_was_asked_is_not_resumed() -> None:
+    """Opening the chat and leaving it leaves no session that `turnout resume` would go back to."""
+    assert chat("/help")[0] == 0
+    resumed = turnout("resume")
+    assert "there is no unfinished session" in resumed.stderr
+
+
+def test_a_terminal_that_vanishes_leaves_jobs_alive(terminal: type[Terminal], tmp_path: Path) -> None:  # noqa: F811
+    """SIGHUP ends the chat in good order: its jobs go on and the session is free for the next process."""
+    window = terminal("chat", "--plain", rows=24, columns=200)
+    window.wait_for("/quit")
+    window.type(f"/run {playbook(tmp_path, SLEEPS)}\r")
+    window.wait_for("slow started")
+    os.kill(window.process.pid, signal.SIGHUP)
+    code, said = window.end()
+    assert code == 128 + signal.SIGHUP
+    assert "1 job goes on without you" in said
+    session = session_of(said)
+    assert json.loads(turnout("sessions", "--json").stdout)[0]["state"] == "paused"
+    assert turnout("kill", "slow", "--session", session, "--yes").returncode == 0
+
+
+def test_questions_are_answered_by_command_on_a_terminal(terminal: type[Terminal], tmp_path: Path) -> None:  # noqa: F811
+    """The question is shown with the commands that answer it; a reason given with no is kept."""
+    window = terminal("chat", "--plain", rows=24, columns=200)
+    window.wait_for("/quit")
+    window.type(f"/run {playbook(tmp_path, ASKS)}\r")
+    window.wait_for("? leave asks: Stop it?")
+    window.type("/approve no clients are connected\r")
+    window.wait_for("leave answered no by operator: clients are connected")
+    window.type("/todo retry leave\r")
+    window.wait_for("? leave asks: Stop it?")
+    window.type("/approve\r")
+    window.wait_for("stop completed")
+    window.type("/quit\r")
+    assert window.end()[0] == 0
