@@ -39,39 +39,35 @@ _ITS_OWN = ("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "VLLM_")
 async def gpu_room(call: ToolCall) -> dict[str, Any]:
     """Whether a second server of `model` fits beside what runs: `mode` `blue-green` or `stop-start`, `why`, the sizes.
 
-    `mode` other than `auto` is taken as it is. Without a GPU the host's memory decides. What a server needs at least is
-    `need_gib`, else its weights on disk times 1.3 and 4 GiB. What cannot be told counts as no room.
+    `mode` other than `auto` is taken as it is. Each of `tensor_parallel` GPUs needs `need_gib`, else its share of the
+    weights on disk times 1.3 and up to 4 GiB. Without a GPU the host's memory decides. What cannot be told counts as no
+    room.
     """
     wanted = str(call.args.get("mode") or "auto")
     if wanted != "auto":
         return {"mode": wanted, "why": "the operator chose it", "free_gib": None, "need_gib": None}
-    host = await call.host(str(call.arg("host")))
-    told = facts(await host.probe())
-    free, of = _free_gib(told)
-    need = float(call.args.get("need_gib") or 0) or await _need_gib(host, str(call.args.get("model") or ""))
+    host, over = await call.host(str(call.arg("host"))), int(call.args.get("tensor_parallel") or 1)
+    free, of = free_gib(facts(await host.probe()), over)
+    need = float(call.args.get("need_gib") or 0) or await _need_gib(host, str(call.args.get("model") or ""), over)
     sizes = {"free_gib": free, "need_gib": need}
     if free is None or need is None:
         what = "how much memory is free" if free is None else "how large the model is"
         return {"mode": "stop-start", "why": f"it cannot be told {what}", **sizes}
-    fits = free >= need
     why = f"{free:.1f} GiB of {of} are free, about {need:.1f} are needed"
-    return {"mode": "blue-green" if fits else "stop-start", "why": why, **sizes}
+    return {"mode": "blue-green" if free >= need else "stop-start", "why": why, **sizes}
 
 
-def _free_gib(told: Mapping[str, Any]) -> tuple[float | None, str]:
-    cards = [card for card in told["gpus"] if card.get("memory_total_mib")]
-    if not cards and "no `nvidia-smi`" in str(told["gpu_error"]):
+def free_gib(told: Mapping[str, Any], over: int = 1) -> tuple[float | None, str]:
+    """What is free on each of the `over` freest GPUs, and what that is a share of; `None` when it cannot be told."""
+    if not told["gpus"] and "no `nvidia-smi`" in str(told["gpu_error"]):
         return round(told["memory"]["available"] / GIB, 2), "the host's memory"
-    free = [
-        (card["memory_total_mib"] - card["memory_used_mib"]) / 1024
-        for card in cards
-        if card["memory_used_mib"] is not None
-    ]
-    return (round(max(free), 2), "a GPU") if free else (None, "a GPU")
+    known = [card for card in told["gpus"] if card["memory_total_mib"] and card["memory_used_mib"] is not None]
+    free = sorted(((card["memory_total_mib"] - card["memory_used_mib"]) / 1024 for card in known), reverse=True)
+    return (round(free[over - 1], 2) if len(free) >= over else None), f"each of {over} GPUs" if over > 1 else "a GPU"
 
 
-async def _need_gib(host: Host, model: str) -> float | None:
-    """What a server of the model needs at least: its weights, a third more, and up to 4 GiB to work in."""
+async def _need_gib(host: Host, model: str, over: int) -> float | None:
+    """What each GPU of a server needs at least: its part of the weights, a third more, up to 4 GiB to work in."""
     if not model:
         return None
     hub = (
@@ -82,7 +78,7 @@ async def _need_gib(host: Host, model: str) -> float | None:
     sizes = [int(line) for line in done.stdout.decode("ascii", "replace").split() if line.isdigit()]
     if not sizes:
         return None
-    weights = sum(sizes) / GIB
+    weights = sum(sizes) / GIB / over
     return round(1.3 * weights + min(4.0, 1 + weights), 2)
 
 

@@ -50,6 +50,7 @@ async def engine_find(call: ToolCall) -> dict[str, Any]:
     return {
         **found, "argv": shown, "command": shlex.join(shown), "engine": name, "port": port,
         "url": f"http://127.0.0.1:{port}", "model": _model(argv), "speculates": _speculates(argv),
+        "tensor_parallel": int(value_of(argv, "--tensor-parallel-size", "--tp-size", "-tp") or 1),
     }  # fmt: skip
 
 

@@ -21,12 +21,15 @@ FIRST = 16
 
 
 def agreement(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """The share of the first tokens (words, where a server told no tokens) that are the same from the start."""
+    """The share of the first tokens that are the same from the start; of words, where the servers write tokens
+    differently or tell none."""
     if "error" in one or "error" in other:
         return 0.0
-    a, b = one["tokens"] or one["text"].split(), other["tokens"] or other["text"].split()
-    if bool(one["tokens"]) != bool(other["tokens"]):
-        a, b = one["text"].split(), other["text"].split()
+    by_words = _same(one["text"].split(), other["text"].split())
+    return max(_same(one["tokens"], other["tokens"]), by_words) if one["tokens"] and other["tokens"] else by_words
+
+
+def _same(a: list[Any], b: list[Any]) -> float:
     most = min(FIRST, max(len(a), len(b)))
     same = 0
     while same < min(most, len(a), len(b)) and a[same] == b[same]:
