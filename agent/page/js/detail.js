@@ -2,9 +2,18 @@
 
 const fact = (name, value) => (value === null || value === undefined || value === "" ? null : [h("dt", {}, name), h("dd", {}, value)]);
 
+/** A value as a person reads it: numbers short, lists of numbers in a line, nothing for null, JSON for the rest. */
+function shownValue(v) {
+  if (v === null || v === undefined) return null;
+  if (typeof v === "number") return amount(v);
+  if (typeof v !== "object") return String(v);
+  if (Array.isArray(v) && v.every((x) => typeof x === "number")) return v.map(amount).join(", ");
+  return Object.keys(v).length ? h("pre", {}, JSON.stringify(v, null, 1)) : null;
+}
+
 function facts(value) {
   if (value === null || typeof value !== "object") return String(value);
-  return h("dl", { class: "facts" }, Object.entries(value).map(([k, v]) => fact(k, v !== null && typeof v === "object" ? (Object.keys(v).length ? h("pre", {}, JSON.stringify(v, null, 1)) : "{}") : typeof v === "number" ? amount(v) : String(v))));
+  return h("dl", { class: "facts" }, Object.entries(value).map(([k, v]) => fact(k, shownValue(v))));
 }
 
 function makeDetail(m, act) {
@@ -22,7 +31,7 @@ function makeDetail(m, act) {
       t.last[2] ? h("p", { class: `reason ${look(t, t.status)}` }, t.last[2]) : null,
       h("dl", { class: "facts" }, fact("kind", `${t.kind}, ${t.priority} priority`), fact("after", after.length ? [after, t.join === "any" && after.length > 1 ? " (any)" : ""] : null), fact("race", races), fact("before", next.length ? next.slice(0, 12).map((other) => h("span", { class: "edge-name" }, link(other.id, { todo: other.id }))) : null)),
       t.result && Object.keys(t.result).length ? [h("h3", {}, "Result"), facts(t.result)] : null,
-      chartsOf(m, t, act),
+      grid(chartsOf(m, t, act)),
       t.attempts.length ? [h("h3", {}, "Attempts"), h("ul", { class: "plain" }, t.attempts.map(([start, end, status, host, attempt, note]) => h("li", {}, moment(start), ` try ${attempt}${host ? ` on ${host}` : ""}: ${WORDS[status] || status} after ${duration((end ?? m.end) - start)}`, note ? h("div", { class: "quiet" }, note) : null)))] : null,
       (m.jobsOf[t.id] || []).length ? [h("h3", {}, "Jobs"), h("ul", { class: "plain" }, m.jobsOf[t.id].map((j) => h("li", {}, link(j.id, { job: j.id }), ` ${j.status}${j.rc === null || j.rc === undefined ? "" : ` with ${j.rc}`}`)))] : null,
       h("h3", {}, "What it is"), h("pre", {}, t.body.run || t.body.gate || t.body.question || t.body.prompt || JSON.stringify(t.body, null, 1)),
@@ -34,7 +43,7 @@ function makeDetail(m, act) {
       h("h2", {}, "Job ", j.todo, j.attempt > 1 ? `, try ${j.attempt}` : ""), h("p", { class: "lead" }, mono(j.id)),
       j.note ? h("p", { class: "reason" }, j.note) : null,
       h("dl", { class: "facts" }, fact("todo", link(j.todo, { todo: j.todo })), fact("host", j.host), fact("GPUs", j.gpus?.length ? j.gpus.join(", ") : null), fact("state", `${j.status}${j.rc === null || j.rc === undefined ? "" : `, exit code ${j.rc}`}${j.signal ? `, ${j.signal}` : ""}`), fact("sent", moment(j.submitted)), fact("ran", [moment(j.start), ` for ${duration((j.end ?? m.end) - j.start)}`]), fact("ready", j.ready === null ? null : moment(j.ready)), fact("stopped", j.cancel)),
-      m.curves.filter((c) => c.job === j.id).map((c) => chart(m, c, act)),
+      grid(m.curves.filter((c) => c.job === j.id).map((c) => chart(m, c, act))),
       h("h3", {}, "Log"), j.log ? [j.log.note ? h("p", { class: "quiet" }, j.log.note) : null, h("pre", { class: "joblog" }, j.log.text)] : reported(j),
       h("h3", {}, "Command"), h("pre", {}, j.run),
     ];

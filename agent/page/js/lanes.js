@@ -143,6 +143,7 @@ function makeLanes(m, act) {
   const names = new Map();
 
   const x = (time) => `${(100 * scale.to(time)).toFixed(4)}%`;
+  const track = () => Math.max(120, scroll.clientWidth - (scroll.clientWidth < 500 ? 104 : 168));
   const share = (start, end) => Math.max(0, scale.to(end ?? m.end) - scale.to(start));
   const width = (start, end) => `max(2px, ${(100 * share(start, end)).toFixed(4)}%)`;
 
@@ -150,7 +151,7 @@ function makeLanes(m, act) {
     const style = { left: x(b.start), width: width(b.start, b.end) };
     if (b.depth > 1) { style.top = `${(100 * b.lane / b.depth).toFixed(2)}%`; style.height = `${(100 / b.depth).toFixed(2)}%`; }
     const room = share(b.start, b.end) * zoom;
-    return h("button", { class: `bar ${b.cls}${b.end === null ? " open" : ""}`, style, title: b.title, tabindex: "-1", onclick: (e) => { e.stopPropagation(); if (b.open) act.open(b.open); else act.seek(placeAt(m, b.start)); } }, b.text && room > 0.06 ? h("span", {}, b.text) : null);
+    return h("button", { class: `bar ${b.cls}${b.end === null ? " open" : ""}`, style, title: b.title, tabindex: "-1", onclick: (e) => { e.stopPropagation(); if (b.open) act.open(b.open); else act.seek(placeAt(m, b.start)); } }, b.text && room * track() > 42 ? h("span", {}, b.text) : null);
   }
 
   function draw() {
@@ -161,7 +162,7 @@ function makeLanes(m, act) {
     const ticks = [];
     for (let t = 0; t <= m.end * 1.0001 && ticks.length < 2000; t += step) {
       const last = scale.to(t) > 0.94;
-      if (scale.inGap(t) || (last && t > 0 && (scale.to(t) - scale.to(t - step)) * zoom < 0.17)) continue;
+      if (scale.inGap(t) || (last && t > 0 && (scale.to(t) - scale.to(t - step)) * zoom * track() < 96)) continue;
       ticks.push(h("span", { class: last ? "tick last" : "tick", style: { left: x(t) } }, clock(Number(t.toFixed(3)))));
     }
     const rows = shown.map((lane) => {

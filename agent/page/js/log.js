@@ -44,10 +44,10 @@ function makeLog(m, act) {
   const counts = {};
   for (const row of m.rows) { const group = m.kinds[row[3]][1]; counts[group] = (counts[group] || 0) + 1; }
   const on = new Set(Object.keys(counts).filter((g) => !OFF_AT_FIRST.has(g)));
-  let wanted = "", visible = [], hidden = 0, chunks = [], shownAt = -1, source = -1;
+  let wanted = "", visible = [], hidden = 0, anchor = null, chunks = [], shownAt = -1, source = -1;
   const list = h("div", { class: "log-list", tabindex: "0", "aria-label": "messages" });
   const found = h("button", { class: "quiet found", onclick: () => { for (const g of Object.keys(counts)) on.add(g); chips.forEach((chip) => chip.setAttribute("aria-pressed", "true")); choose(); } });
-  const watcher = new IntersectionObserver((seen) => { for (const one of seen) if (one.isIntersecting) render(one.target.chunk); }, { root: list, rootMargin: "600px" });
+  const watcher = new IntersectionObserver((seen) => { for (const one of seen) if (one.isIntersecting) render(one.target.chunk); settle(); }, { root: list, rootMargin: "600px" });
 
   function choose() {
     visible = [];
@@ -108,6 +108,15 @@ function makeLog(m, act) {
     return h("pre", {}, JSON.stringify(block, null, 1));
   }
 
+  /** Keep the row of the moment where it is while rows above it take their real height, until the reader scrolls. */
+  function settle() {
+    if (!anchor) return;
+    if (anchor.last) { list.scrollTop = list.scrollHeight; return; }
+    const top = anchor.node.offsetTop - list.offsetTop;
+    if (top < list.scrollTop + 30 || top + anchor.node.offsetHeight > list.scrollTop + list.clientHeight - 30) list.scrollTop = Math.max(0, top - list.clientHeight * 0.7);
+  }
+  for (const kind of ["wheel", "touchmove", "pointerdown"]) list.addEventListener(kind, () => { anchor = null; }, { passive: true });
+
   /** Show the moment: later messages are pale, the last one is marked and in sight. */
   function at(place, force) {
     if (place === shownAt && !force) return;
@@ -120,11 +129,8 @@ function makeLog(m, act) {
       node.classList.toggle("future", i >= place);
       node.classList.toggle("now", index >= 0 && i === visible[index]);
     }
-    if (!chunk) { list.scrollTop = 0; return; }
-    if (index === visible.length - 1) { list.scrollTop = list.scrollHeight; return; }
-    const node = chunk.node.children[index % CHUNK];
-    const top = node.offsetTop - list.offsetTop;
-    if (top < list.scrollTop + 30 || top + node.offsetHeight > list.scrollTop + list.clientHeight - 30) list.scrollTop = Math.max(0, top - list.clientHeight * 0.7);
+    anchor = chunk ? { node: chunk.node.children[index % CHUNK], last: index === visible.length - 1 } : null;
+    if (anchor) settle(); else list.scrollTop = 0;
   }
 
   const box = h("input", { type: "search", placeholder: "Search  /", "aria-label": "Search the messages", oninput: (e) => { clearTimeout(box.timer); box.timer = setTimeout(() => { wanted = e.target.value.trim().toLowerCase(); choose(); }, 120); } });

@@ -1,6 +1,6 @@
 // What jobs reported: a small chart for each number, all on one axis of time; and lists of numbers in results as bars.
 
-const PLOT = { w: 300, h: 120, left: 6, right: 6, top: 10, bottom: 18 };
+const PLOT = { w: 300, h: 124, left: 6, right: 6, top: 17, bottom: 18 };
 
 function chart(m, curve, act) {
   const points = curve.points;
@@ -23,7 +23,7 @@ function chart(m, curve, act) {
     s("path", { d: `${line}L${x(t1).toFixed(1)} ${base}L${x(t0).toFixed(1)} ${base}Z`, class: "plot-area" }),
     s("path", { d: line, class: "plot-line" }), dot,
     s("text", { x: PLOT.left, y: PLOT.h - 4, class: "plot-text" }, clock(t0)), s("text", { x: PLOT.w - PLOT.right, y: PLOT.h - 4, class: "plot-text end" }, clock(t1)),
-    s("text", { x: PLOT.left, y: PLOT.top + 3, class: "plot-text" }, amount(high)));
+    s("text", { x: PLOT.left, y: 9, class: "plot-text" }, amount(high)));
   const show = (n) => {
     dot.setAttribute("cx", x(points[n][0]));
     dot.setAttribute("cy", y(points[n][1]));
@@ -43,7 +43,7 @@ function chart(m, curve, act) {
 
 function bars(name, values) {
   const high = Math.max(...values, 0), low = Math.min(...values, 0), span = high - low || 1;
-  const w = (PLOT.w - 12) / values.length, zero = 10 + 82 * high / span;
+  const w = (PLOT.w - 12) / values.length, zero = 14 + 82 * high / span;
   const svg = s("svg", { viewBox: `0 0 ${PLOT.w} ${PLOT.h}`, class: "plot-svg", role: "img", "aria-label": name },
     values.map((v, n) => {
       const tall = Math.max(1, Math.abs(82 * v / span));
@@ -52,6 +52,8 @@ function bars(name, values) {
     }));
   return h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-name" }, name), h("span", { class: "plot-value quiet" }, plural(values.length, "value"))), svg);
 }
+
+const grid = (charts) => (charts.length ? h("div", { class: "plot-grid" }, charts) : null);
 
 /** Charts of one todo: what its jobs reported, then the lists in its result. */
 function chartsOf(m, todo, act) {
@@ -64,7 +66,7 @@ function makePlots(m, act) {
   if (!parts.length) return null;
   const shown = parts.slice(0, 24);
   const node = h("section", { class: "card plots", id: "plots" }, h("div", { class: "card-head" }, h("h2", {}, "What jobs reported")),
-    shown.map(([t, charts]) => h("div", { class: "plot-group" }, h("h3", {}, h("button", { class: "link", onclick: () => act.open({ todo: t.id }) }, t.id), h("span", { class: "quiet" }, ` ${t.title && t.title !== t.id ? t.title : ""}`)), h("div", { class: "plot-grid" }, charts))),
+    shown.map(([t, charts]) => h("div", { class: "plot-group" }, h("h3", {}, h("button", { class: "link", onclick: () => act.open({ todo: t.id }) }, t.id), h("span", { class: "quiet" }, ` ${t.title && t.title !== t.id ? t.title : ""}`)), grid(charts))),
     parts.length > shown.length ? h("p", { class: "quiet" }, `and ${parts.length - shown.length} more: open a todo to see its charts`) : null);
   return { node };
 }
