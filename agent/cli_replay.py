@@ -15,7 +15,7 @@ from agent.cli_frame import is_live, note, say
 from agent.pace import clock, size
 from agent.replay import Recording
 from agent.replay_player import Player, speed_of
-from agent.replay_words import words
+from agent.replay_words import line
 from state.db import Database
 from state.errors import UsageError
 
@@ -94,7 +94,7 @@ def tell(recording: Recording, wish: Wish, speed: float | None, wait: Callable[[
             wait(pause)
         player.place += 1
         entry = recording.entries[player.place - 1]
-        say(f"{entry.seq:>{width}} [{clock(entry.time - recording.began):>7}] {words(entry)}")
+        say(f"{entry.seq:>{width}} [{clock(entry.time - recording.began):>7}] {line(entry)}")
     return 0
 
 
@@ -112,6 +112,6 @@ def _tell_board(recording: Recording, place: int) -> None:
     board = recording.board(place)
     when = recording.time(place)
     say(f"after message {recording.entries[place - 1].seq}, {clock(when - recording.began)} after the start:")
-    for line in draw(board, width=console.width, height=None, now=when):
-        console.print(line, soft_wrap=True)
+    for row in draw(board, width=console.width, height=None, now=when):
+        console.print(row, soft_wrap=True)
     say()

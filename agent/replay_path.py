@@ -11,6 +11,7 @@ nothing. The steps follow each other without a gap from the first message to the
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -149,14 +150,20 @@ def _between(spans: Spans, start: float, end: float) -> list[Step]:
     at = start
     for since, until, sort, label in busy:
         if since - at > EPSILON_S:
-            steps.append(Step("idle", "nothing to do", at, since))
+            steps += _quiet(spans, at, since)
             at = since
         if until > at:
             steps.append(Step(sort, label, at, until))
             at = until
-    if end - at > 0:
-        steps.append(Step("idle", "nothing to do", at, end))
-    return steps
+    return steps + (_quiet(spans, at, end) if end > at else [])
+
+
+def _quiet(spans: Spans, start: float, end: float) -> list[Step]:
+    """A stretch in which nothing went on: it was a person's turn until they spoke, else there was nothing to do."""
+    place = bisect_right(spans.said, end + EPSILON_S)
+    spoke = min(spans.said[place - 1], end) if place else start
+    steps = [Step("ask", "a person's turn", start, spoke)] if spoke > start else []
+    return steps + ([Step("idle", "nothing to do", max(start, spoke), end)] if end > max(start, spoke) else [])
 
 
 def _joined(steps: Iterable[Step]) -> list[Step]:

@@ -65,11 +65,14 @@ class Spans:
         self.children: dict[str, Span] = {}
         self.questions: list[Span] = []
         self.absences: list[Span] = []
+        self.said: list[float] = []
+        self.heard = 0.0
+        """When the model last got something to answer: a person's words, a tool's result, a notice."""
         self.began = self.ended = 0.0
         self.status, self.reason = "running", None
         for place, entry in enumerate(entries):
             if not place:
-                self.began = entry.time
+                self.began = self.heard = entry.time
             handler = _HANDLERS.get(entry.kind)
             if handler is not None:
                 with suppress(KeyError, TypeError, AttributeError):  # a torn file speaks of what never was
@@ -165,9 +168,10 @@ def _model_answered(spans: Spans, e: Entry, place: int) -> None:
     p = e.payload
     call = spans.calls.get(p["call"])
     if call is None:  # of an imported session, which has answers alone
-        start = e.time - (p.get("took_s") or 0.0)
+        start = e.time - p["took_s"] if p.get("took_s") else min(spans.heard, e.time)
         call = spans.calls[p["call"]] = Span("model", p["call"], start, e.seq, more={"model": p.get("model")})
     call.end, call.status = e.time, "answered"
+    spans.heard = e.time
     call.more |= {name: p[name] for name in ("usage", "cost", "ttft_s", "stop_reason", "model") if p.get(name)}
     for block in p.get("content") or ():
         if isinstance(block, Mapping) and block.get("type") == "tool_use" and "id" in block:
@@ -182,7 +186,17 @@ def _model_failed(spans: Spans, e: Entry, place: int) -> None:
     call.end, call.status, call.note = e.time, "failed", str(e.payload.get("reason", ""))
 
 
+def _said(spans: Spans, e: Entry, place: int) -> None:
+    spans.said.append(e.time)
+    spans.heard = e.time
+
+
+def _noticed(spans: Spans, e: Entry, place: int) -> None:
+    spans.heard = e.time
+
+
 def _tool_answered(spans: Spans, e: Entry, place: int) -> None:
+    spans.heard = e.time
     tool = spans.tools[e.payload["tool_use_id"]]
     tool.end, tool.status = e.time, "failed" if e.payload.get("is_error") else "completed"
 
@@ -223,6 +237,8 @@ _HANDLERS: dict[str, Callable[[Spans, Entry, int], None]] = {
     "job.cancel": _job_cancel,
     "approval.asked": _asked,
     "approval.answered": _answered,
+    "operator.said": _said,
+    "notice.raised": _noticed,
     "model.asked": _model_asked,
     "model.answered": _model_answered,
     "model.failed": _model_failed,

@@ -45,6 +45,15 @@ def words(entry: Entry) -> str:
     return plain(told)
 
 
+SPEAKERS = {"operator.said": "you", "model.answered": "model"}
+
+
+def line(entry: Entry) -> str:
+    """`words`, with who speaks before what was said: for a list in which nothing else tells."""
+    who = SPEAKERS.get(entry.kind)
+    return f"{who}: {words(entry)}" if who else words(entry)
+
+
 def body(entry: Entry) -> str:
     """The full text of a message that has one: what was said, answered, noticed, reported."""
     p = entry.payload

@@ -20,7 +20,7 @@ from agent.replay import Entry, advance
 from agent.replay_player import Player
 from agent.replay_source import news
 from agent.replay_spans import Spans
-from agent.replay_words import body, group, job_name, words
+from agent.replay_words import SPEAKERS, body, group, job_name, words
 from agent.watch_lanes import lanes
 from state.db import Database
 
@@ -128,8 +128,8 @@ class Panes:
         number = f"{entry.seq:>5} {clock(entry.time - self.recording.began):>7} "
         text = Text(number, "dim")
         style = "bright_black" if ahead else self._style(entry) or GROUP_STYLE.get(kind, "")
-        if entry.kind in ("operator.said", "model.answered") and not ahead:
-            text.append("you  " if entry.kind == "operator.said" else "model  ", "bold magenta")
+        if entry.kind in SPEAKERS:
+            text.append(f"{SPEAKERS[entry.kind]}  ", "bright_black" if ahead else "bold magenta")
         text.append(words(entry), style)
         text.truncate(width, overflow="ellipsis", pad=last)
         if last:

@@ -171,10 +171,22 @@ def test_a_path_of_nothing_and_of_talk(db: Database) -> None:
 
     db.write(write)
     steps = path(Spans(from_database(db, "talks234").entries))
-    assert [(step.sort, step.seconds) for step in steps] == [
-        ("idle", 10), ("model", 5), ("tool", 30), ("idle", 15),
-    ]  # fmt: skip
+    assert [(step.sort, step.seconds) for step in steps] == [("ask", 10), ("model", 5), ("tool", 30), ("ask", 15)]
     assert path(Spans([])) == []
+
+
+def test_a_foreign_log_without_requests_has_turns_all_the_same() -> None:
+    """Where only answers were recorded, the model's turn is from what it heard to what it said, and ours the rest."""
+    told: list[tuple[float, str, dict[str, object]]] = [
+        (0, "operator.said", {"text": "go"}),
+        (60, "model.answered", {"call": "1", "content": [{"type": "tool_use", "id": "t", "name": "x", "input": {}}]}),
+        (70, "tool.answered", {"tool_use_id": "t", "name": "x", "content": "ok"}),
+        (90, "model.answered", {"call": "2", "content": [{"type": "text", "text": "done"}]}),
+        (190, "operator.said", {"text": "thanks"}),
+    ]
+    entries = [Entry(n, at, kind, "x", payload) for n, (at, kind, payload) in enumerate(told, 1)]
+    steps = [(step.sort, step.seconds) for step in path(Spans(entries))]
+    assert steps == [("model", 60), ("tool", 10), ("model", 20), ("ask", 100)]
 
 
 @pytest.mark.parametrize(
