@@ -143,12 +143,20 @@ def replay(
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines instead of the screen.")] = False,
     html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write it as one HTML page.")] = None,
     no_logs: Annotated[bool, typer.Option("--no-logs", help="A page without the logs of jobs.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Feed its answers to today's code, and compare.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Rewrite a checked file as today's code has it.")] = False,
+    json: Json = False,
     db: Db = None,
 ) -> int:
-    """Watch a session again, or write it as a page.
+    """Watch a session again, write it as a page, or check it.
 
     By default the newest session. One that still runs is read on; nothing is changed.
     """
+    if check or accept:
+        from agent import cli_check
+
+        with cli_frame.database(db) as opened:
+            return cli_check.check_(opened, session, accept=accept, json=json)
     from agent import cli_replay
 
     wish = cli_replay.Wish(speed=speed, step=step, at=at, plain=plain, html=html, logs=not no_logs)

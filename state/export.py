@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,21 +63,32 @@ def lines(
     redacted: Sequence[str] = (),
 ) -> Iterator[str]:
     """The lines of the file, each with its newline. Raises `NotFound`."""
-    sessions = family(conn, session)
+    messages = (message for id in family(conn, session) for message in read_log(conn, id))
+    yield from written(session, messages, extras=extras, change=change, redacted=redacted)
 
-    def written(value: Mapping[str, Any]) -> str:
+
+def written(
+    session: str,
+    messages: Iterable[Message],
+    *,
+    extras: Sequence[Mapping[str, Any]] = (),
+    change: Change | None = None,
+    redacted: Sequence[str] = (),
+) -> Iterator[str]:
+    """The lines of a file with these messages: of `session` first, each session in order."""
+
+    def line(value: Mapping[str, Any]) -> str:
         return _sealed(value if change is None else change(value))
 
     head: dict[str, Any] = {"turnout": "session", "version": VERSION, "session": session}
-    yield written({**head, **({"redacted": list(redacted)} if redacted else {})})
+    yield line({**head, **({"redacted": list(redacted)} if redacted else {})})
     for extra in extras:
-        yield written(extra)
+        yield line(extra)
     count = 0
-    for id in sessions:
-        for message in read_log(conn, id):
-            count += 1
-            yield written({name: getattr(message, name) for name in _COLUMNS})
-    yield written({"end": count})
+    for message in messages:
+        count += 1
+        yield line({name: getattr(message, name) for name in _COLUMNS})
+    yield line({"end": count})
 
 
 def _sealed(value: Mapping[str, Any]) -> str:

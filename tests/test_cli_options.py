@@ -18,7 +18,7 @@ EXPECTED = {
     "turnout run": "--db --dry-run --help --host --json --no-watch --set --watch --yes -y PLAYBOOK",
     "turnout resume": "--db --from --help --json --no-watch --retry --watch --yes -y [SESSION]",
     "turnout watch": "--db --help [SESSION]",
-    "turnout replay": "--at --db --help --html --no-logs --plain --speed --step [SESSION|FILE]",
+    "turnout replay": "--accept --at --check --db --help --html --json --no-logs --plain --speed --step [SESSION|FILE]",
     "turnout view": "--db --help --json --no-browser --port [SESSION]",
     "turnout sessions": "--all --db --help --json",
     "turnout todo": "--db --help --json [SESSION]",
