@@ -28,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 class Site:
     """Folders, ports and processes of one test; at the end all of them are gone."""
 
+    key = ""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port, self.new_port, self.attempt_port = free_port(), free_port(), free_port()
@@ -65,7 +67,8 @@ class Site:
         words = command or [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server",
             "--model", str(self.folder / "model"), "--served-model-name", "k2", "--port", str(self.port),
-            *(["--speculative-config", told] if speculates else []), *more,
+            *(["--speculative-config", told] if speculates else []),
+            *(["--api-key", self.key] if self.key else []), *more,
         ]  # fmt: skip
         environment = {**os.environ, "STANDIN_SECONDS": "0.01", "PYTHONPATH": str(self.modules)}
         with open(self.folder / "vllm.log", "ab") as log:

@@ -56,6 +56,13 @@ class Chat(Handler):
         own = super().routes()
         return {**own, **{path: do for path, do in more.items() if path != "/generate" or path in own}}
 
+    def _route(self, body: dict[str, Any]) -> None:
+        key, guarded = self.standin.key, not self.path.startswith(("/health", "/metrics", "/version"))
+        if key and guarded and self.headers.get("Authorization") != f"Bearer {key}":
+            self._say(401, {"error": "Unauthorized"})
+            return
+        super()._route(body)
+
     def served(self, _: dict[str, Any]) -> None:
         self._say(200, {"data": [{"id": self.standin.name, "root": self.standin.model, "max_model_len": 4096}]})
 
@@ -101,7 +108,7 @@ class Process(StandIn):
     server = Server
 
     def __init__(self, engine: str, name: str, **given: Any) -> None:
-        self.name = name
+        self.name, self.key = name, given.pop("key", None)
         self.deaf = bool(os.environ.get("STANDIN_DEAF"))
         self._seconds = float(os.environ.get("STANDIN_SECONDS") or 0)
         self._dies = int(os.environ.get("STANDIN_DIES") or 0)
@@ -153,7 +160,7 @@ def start(engine: str, argv: Sequence[str]) -> Process:
         with socket.socket() as probe:  # it does not share its port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-    return Process(engine, name, accept=accept, model=model, port=port)
+    return Process(engine, name, key=given.get("--api-key"), accept=accept, model=model, port=port)
 
 
 def fraction(given: dict[str, str]) -> float:

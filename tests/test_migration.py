@@ -44,6 +44,19 @@ def test_a_switch_under_load_loses_no_request_and_can_be_taken_back(site: Site) 
         assert part in page
 
 
+def test_a_key_goes_along_and_is_written_nowhere(site: Site) -> None:
+    """A server that wants a key is replaced by one that wants it too, and the key is in no log and no database."""
+    site.key = "sk-a-very-secret-thing"
+    site.vllm()
+    told = site.move("--yes")
+    assert told["status"] == "completed", told
+    assert site.serves() == "sglang"
+    assert any(site.key in p.cmdline() for p in site.standins())
+    kept = [*site.folder.glob("turnout.db*"), *site.root.glob("jobs/*/*"), *site.root.glob("work/*/*")]
+    assert [path for path in kept if path.is_file() and site.key.encode() in path.read_bytes()] == []
+    assert '"router_released": true' in site.back()
+
+
 def test_no_at_the_door_leaves_everything_as_it_was(site: Site) -> None:
     """Without a yes nothing is started, stopped or asked for; the report says who said no."""
     old = site.vllm()

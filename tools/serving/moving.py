@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from tools.ssh import Host
 GIB = 1 << 30
 BESIDE_FRACTION = 0.7
 """SGLang's share of the memory that is free at its start, when it starts beside another server."""
+KEY = "@key:"
+"""Begins a word of a command that stands for the content of a file on the host."""
 _OURS = (
-    "--host", "--port", "--served-model-name", "--enable-metrics", "--speculative-algorithm", "--speculative-algo",
-    "--speculative-draft-model-path", "--speculative-draft-model", "--speculative-num-steps",
+    "--host", "--port", "--api-key", "--served-model-name", "--enable-metrics", "--speculative-algorithm",
+    "--speculative-algo", "--speculative-draft-model-path", "--speculative-draft-model", "--speculative-num-steps",
     "--speculative-eagle-topk", "--speculative-num-draft-tokens",
 )  # fmt: skip
 _ITS_OWN = ("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "VLLM_")
@@ -87,8 +90,8 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
     """How SGLang is started as a candidate: `run`, `ready`, `url`, `argv`, `grace_s`.
 
     `translation` is what `translate` made of the old command; its port, address, name and speculation give way to
-    `port`, `served_name`, `drafter`, `steps` and `memory_fraction`. Without one, `model` and these are all. `env` goes
-    before the command, `extra` after it. Raises ToolError when somebody listens on the port of `host` already.
+    `port`, `served_name`, `drafter`, `steps`, `memory_fraction` and `key_file`. Without one, `model` and these are all.
+    `env` goes before the command, `extra` after it. Raises ToolError when somebody listens on the port of `host` already.
     """
     told: Mapping[str, Any] = call.args.get("translation") or {}
     kept = without([str(word) for word in told.get("arguments") or ()], _OURS)
@@ -103,6 +106,8 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
         drafter=call.args.get("drafter") or None, steps=int(call.args.get("steps") or 3),
         extra=(*without(kept, ("--model-path", "--model")), *map(str, call.args.get("extra") or ())),
     )  # fmt: skip
+    if call.args.get("key_file"):
+        spec = replace(spec, extra=(*spec.extra, "--api-key", f"{KEY}{call.args['key_file']}"))
     if call.args.get("host"):
         await _port_is_free(await call.host(str(call.args["host"])), spec.port)
     argv = SGLANG.command(spec, str(call.arg("python", "python3")))
@@ -121,8 +126,16 @@ def launched(argv: Sequence[str], env: Mapping[str, str], url: str) -> dict[str,
     """A command as the body of a service job."""
     settings = "".join(f"{name}={shlex.quote(value)} " for name, value in env.items())
     ready = {"http": url + SGLANG.ready_path}
-    run = f"{'exec env ' if settings else 'exec '}{settings}{shlex.join(argv)}"
+    command = " ".join(_word(word) for word in argv)
+    run = f"{'exec env ' if settings else 'exec '}{settings}{command}"
     return {"run": run, "argv": list(argv), "env": dict(env), "url": url, "ready": ready, "grace_s": SGLANG.grace_s}
+
+
+def _word(word: str) -> str:
+    """A word of a command for the shell; a key stays in its file on the host until it is needed."""
+    if word.startswith(KEY):
+        return f'"$(cat {shlex.quote(word.removeprefix(KEY))})"'
+    return shlex.quote(word)
 
 
 def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
@@ -152,8 +165,10 @@ async def attempt_plan(call: ToolCall) -> dict[str, Any]:
     argv = [str(word) for word in call.arg("argv")]
     if str(call.args.get("wanted", "yes")) == "no":
         raise ToolError("the operator left the last try out")
+    if call.args.get("key_file"):
+        argv = [*without(argv, ("--api-key",)), "--api-key", f"{KEY}{call.args['key_file']}"]
     if "[redacted]" in argv:
-        raise ToolError("the old command has a secret in it, and cannot be repeated", hint="leave the attempt out")
+        raise ToolError("the old command has a secret in it, and cannot be repeated", hint="set `last_try` to no")
     if not call.args.get("speculates"):
         raise ToolError("the old server does not speculate: there is nothing to try again without")
     if call.args.get("mode") != "blue-green":

@@ -63,8 +63,17 @@ def fetch(url: str, body: dict[str, Any] | None = None, limit_s: float = 60.0) -
     """The JSON reply to a GET, or to a POST of JSON. Raises OSError (HTTP errors among them) and ValueError."""
     request = urllib.request.Request(url, None if body is None else json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
+    key = server_key()
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
     with _OPENER.open(request, timeout=limit_s) as reply:
         return json.loads(reply.read())
+
+
+def server_key() -> str:
+    """The key that the servers want, from the file that TURNOUT_KEY_FILE names; empty when they want none."""
+    path = os.environ.get("TURNOUT_KEY_FILE")
+    return Path(path).read_text(encoding="utf-8").strip() if path else ""
 
 
 def said(error: Exception) -> str:

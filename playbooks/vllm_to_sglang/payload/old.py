@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .common import StepError, home, main, read, result, write
+from .common import StepError, fetch, home, main, read, result, said, write
 from .router import listening
 from .watch import look
 
@@ -49,23 +49,37 @@ def record(given: argparse.Namespace) -> int:
         "container": given.container, "new_port": given.new_port, "mode": given.mode, "at": time.time(),
     }  # fmt: skip
     write(folder / "old.json", json.dumps(kept), 0o600)
+    key, key_file = key_of(kept["argv"], env), folder / "key"
+    if key:
+        write(key_file, key, 0o600)
     code = folder / "code"
     shutil.rmtree(code, ignore_errors=True)
     for name, source in (("vllm_to_sglang", Path(__file__).parent), ("onhost", Path(given.kit) / "onhost")):
         shutil.copytree(source, code / name, ignore=shutil.ignore_patterns("__pycache__"))
     words = [sys.executable, "-m", "vllm_to_sglang.old", "back", "--port", str(given.port)]
     base = f"TURNOUT_ROOT={shlex.quote(os.environ['TURNOUT_ROOT'])} " if os.environ.get("TURNOUT_ROOT") else ""
+    base += f"TURNOUT_KEY_FILE={shlex.quote(str(key_file))} " if key else ""
     line = f"{base}PYTHONPATH={shlex.quote(str(code))} exec {' '.join(map(shlex.quote, words))}"
     write(folder / "back", f'#!/bin/sh\n# The way back to the old server on port {given.port}.\n{line} "$@"\n', 0o700)
     result(
         {
             "folder": str(folder),
+            "key_file": str(key_file) if key else "",
             "back": str(folder / "back"),
             "command": f"sh {folder / 'back'}",
             "record": str(folder / "old.json"),
         }
     )
     return 0
+
+
+def key_of(argv: list[str], env: dict[str, str]) -> str:
+    """The key that the server wants of its clients, from its command or its environment."""
+    for place, word in enumerate(argv):
+        name, joined, value = word.partition("=")
+        if name.replace("_", "-") == "--api-key":
+            return value if joined else argv[place + 1]
+    return env.get("VLLM_API_KEY", "")
 
 
 def back(given: argparse.Namespace) -> int:
@@ -171,8 +185,10 @@ def stop_new(kept: dict[str, Any]) -> Any:
 
 def model_of(kept: dict[str, Any]) -> str:
     """The name under which the old server serves its model."""
-    told = _onhost("asking").token({"url": f"http://127.0.0.1:{kept['port']}"})
-    return str(told.get("model") or "")
+    try:
+        return str(fetch(f"http://127.0.0.1:{kept['port']}/v1/models")["data"][0]["id"])
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise StepError(f"the old server names no model: {said(error)}") from error
 
 
 def arguments() -> argparse.Namespace:
