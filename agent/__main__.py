@@ -159,7 +159,7 @@ def replay(
             return cli_check.check_(opened, session, accept=accept, json=json)
     from agent import cli_replay
 
-    wish = cli_replay.Wish(speed=speed, step=step, at=at, plain=plain, html=html, logs=not no_logs)
+    wish = cli_replay.Wish(speed=speed, step=step, at=at, plain=plain, html=html, logs=not no_logs, json=json)
     with cli_frame.database(db) as opened:
         return cli_replay.replay(opened, session, wish)
 

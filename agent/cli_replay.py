@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.cli_frame import is_live, note, say
+from agent.cli_frame import is_live, note, say, say_json
 from agent.pace import clock, size
 from agent.replay import Recording
 from agent.replay_player import Player, speed_of
@@ -30,6 +30,7 @@ class Wish:
     plain: bool = False
     html: str | None = None
     logs: bool = True
+    json: bool = False
 
 
 def replay(db: Database, wanted: str | None, wish: Wish) -> int:
@@ -37,6 +38,8 @@ def replay(db: Database, wanted: str | None, wish: Wish) -> int:
     recording, stored = read(db, wanted)
     if wish.html is not None:
         return write_page(db if stored else None, recording, wish)
+    if wish.json:
+        return tell_json(recording, wish)
     speed = speed_of(wish.speed) if wish.speed is not None else None
     if not wish.plain and sys.stdin.isatty() and is_live(None):
         from agent.watch_app import show
@@ -95,6 +98,13 @@ def tell(recording: Recording, wish: Wish, speed: float | None, wait: Callable[[
         player.place += 1
         entry = recording.entries[player.place - 1]
         say(f"{entry.seq:>{width}} [{clock(entry.time - recording.began):>7}] {line(entry)}")
+    return 0
+
+
+def tell_json(recording: Recording, wish: Wish) -> int:
+    """The messages as JSON, one a line, as `run --json` prints them, from `--at` on."""
+    for entry in recording.entries[recording.place(wish.at) if wish.at else 0 :]:
+        say_json({**entry.payload, "time": entry.time, "seq": entry.seq, "kind": entry.kind, "actor": entry.actor})
     return 0
 
 
