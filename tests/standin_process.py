@@ -28,8 +28,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from standin_engine import Handler, StandIn
+from tests.standin_engine import Handler, StandIn
 
 STEP_S = 0.004
 _SAID = {"vllm": "INFO 12-01 09:00:00 [api_server.py:1]", "sglang": "[2026-12-01 09:00:00]"}
@@ -183,9 +182,10 @@ def lay_out(folder: Path) -> Path:
     for engine, module in (("vllm", "vllm/entrypoints/openai/api_server.py"), ("sglang", "sglang/launch_server.py")):
         path = folder / module
         path.parent.mkdir(parents=True)
-        here = str(Path(__file__).parent)
-        path.write_text(f"import sys\nsys.path.insert(0, {here!r})\nimport standin_process\n"
-                        f"standin_process.main({engine!r})\n")  # fmt: skip
+        root = str(Path(__file__).parent.parent)
+        path.write_text(
+            f"import sys\nsys.path.insert(0, {root!r})\nfrom tests.standin_process import main\nmain({engine!r})\n"
+        )
     told = folder / "sglang-0.5.14.dist-info" / "METADATA"
     told.parent.mkdir()
     told.write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.14\n")
