@@ -215,7 +215,7 @@ class Chat:
     def _moved(self, p: Mapping[str, Any], seq: int, now: float) -> None:
         line = event_line(self.board, p, now)
         if line is not None:
-            self.conversation.event(line, seq=seq, time=now)
+            self.conversation.event(line, seq=seq, time=now, key=p["id"])
         if p["was"] == "in_progress":
             self._gone(p["id"])
 

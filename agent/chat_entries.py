@@ -23,7 +23,10 @@ MAX_ENTRIES = 400
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """One thing that is read as a whole. `state` is `open` while it may grow, else `done`, `failed` or `stopped`."""
+    """One thing that is read as a whole. `state` is `open` while it may grow, else `done`, `failed` or `stopped`.
+
+    `keys` goes with the lines of an event: the todos that they are about.
+    """
 
     kind: EntryKind
     text: str = ""
@@ -31,6 +34,7 @@ class Entry:
     name: str = ""
     input: Mapping[str, Any] = field(default_factory=dict)
     lines: list[Text] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
     seq: int | None = None
     time: float = 0.0
     version: int = 0
@@ -62,13 +66,14 @@ class Conversation:
         texts = [line if isinstance(line, Text) else Text(line) for line in lines]
         return self._add(Entry(kind, "\n".join(t.plain for t in texts), lines=texts, time=time))
 
-    def event(self, line: Text, *, seq: int | None, time: float) -> Entry:
-        """Something happened in the graph. What happens in a row is one entry."""
+    def event(self, line: Text, *, seq: int | None, time: float, key: str = "") -> Entry:
+        """Something happened in the graph. What happens in a row is one entry; `key` is the todo that it is about."""
         last = self.entries[-1] if self.entries else None
         if last is not None and last.kind == "event" and len(last.lines) < 200:
             last.lines.append(line)
+            last.keys.append(key)
             return self._touch(last)
-        return self._add(Entry("event", lines=[line], seq=seq, time=time))
+        return self._add(Entry("event", lines=[line], keys=[key], seq=seq, time=time))
 
     # What streams in before it is stored
 

@@ -85,7 +85,7 @@ async def open_chat(db: Database, session: str, *, attended: bool) -> Chat:
         payload = json.loads(stored) if isinstance(stored, (str, bytes)) else stored
         conversation.apply(kind, payload, seq, at)
         if kind == "todo.status" and (line := _past(board, payload)) is not None:
-            conversation.event(line, seq=seq, time=at)
+            conversation.event(line, seq=seq, time=at, key=payload["id"])
     return Chat(db, session, board, conversation, attended=attended)
 
 

@@ -14,6 +14,7 @@ from agent.painter import SYMBOLS, plain
 from state.specs import TERMINAL
 
 MAX_INPUT = 160
+MAX_REASON = 300
 _PAST = {
     "add": "added",
     "link": "linked",
@@ -47,6 +48,8 @@ def event_line(board: Board, p: Mapping[str, Any], now: float) -> Text | None:
         return None
     if p["now"] == "in_progress" and todo.kind in ("ask", "gate", "race", "stop"):
         return None
+    if p["now"] == "completed" and todo.kind == "ask":
+        return None  # its answer is told
     mark, style = SYMBOLS[p["now"]]
     if p["now"] == "failed" and todo not in board.failures():
         style = "yellow"  # the graph has an answer to it
@@ -56,7 +59,7 @@ def event_line(board: Board, p: Mapping[str, Any], now: float) -> Text | None:
 
 def todo_words(todo: BoardTodo, was: str, now: float) -> str:
     """`started on gpu1 (try 2)`, `failed after 0:12: exited with 1`."""
-    reason = f": {plain(todo.reason)}" if todo.reason else ""
+    reason = f": {shorten(plain(todo.reason), MAX_REASON)}" if todo.reason else ""
     if todo.status == "in_progress":
         where = f" on {todo.host}" if todo.host else ""
         again = f" (try {todo.attempts})" if todo.attempts > 1 else ""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.markdown import Markdown
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from agent.board import Board, BoardJob
@@ -48,8 +49,10 @@ def entry(it: Entry, before: Entry | None, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [] if before is None or close else [Text()]
     match it.kind:
         case "said":
-            mark = Text.assemble(("❯ ", "bold magenta"), (_folded(it.text), "bold"))
-            parts.append(_hang(mark, 2) if it.state != "queued" else _hang(mark.append("  (heard next)", "dim"), 2))
+            words = Text(_folded(it.text), "bold")
+            if it.state == "queued":
+                words.append("  (heard next)", "dim")
+            parts.append(_beside("❯", words))
         case "answer":
             body: RenderableType = Markdown(it.text, code_theme="ansi_dark")
             parts.append(Padding(body, (0, 0, 0, 2)))
@@ -60,13 +63,21 @@ def entry(it: Entry, before: Entry | None, width: int) -> list[RenderableType]:
         case "child":
             parts += _child(it, width)
         case "event":
-            hidden = len(it.lines) - MAX_EVENTS
-            if hidden > 0:
-                parts.append(Text(f"  … {hidden} more", "dim italic"))
-            parts += [_line(line, width) for line in it.lines[-MAX_EVENTS:]]
+            lines = _newest(it)
+            if len(lines) > MAX_EVENTS:
+                parts.append(Text(f"  … {len(lines) - MAX_EVENTS} more", "dim italic"))
+            parts += [Padding(line, (0, 0, 0, 2)) for line in lines[-MAX_EVENTS:]]
         case _:
             parts += [Padding(line, (0, 0, 0, 2)) for line in it.lines or [Text(it.text)]]
     return parts
+
+
+def _newest(it: Entry) -> list[Text]:
+    """Of each todo what was told last: once it has ended, its start says nothing new."""
+    last = {key: place for place, key in enumerate(it.keys)}
+    return [
+        line for place, (line, key) in enumerate(zip(it.lines, it.keys, strict=True)) if not key or last[key] == place
+    ]
 
 
 def _folded(text: str) -> str:
@@ -78,17 +89,13 @@ def _folded(text: str) -> str:
     return "\n".join([*lines[:half], f"… {len(lines) - 2 * half} more lines …", *lines[-half:]])
 
 
-def _hang(text: Text, indent: int) -> RenderableType:
-    """A text whose further lines stand under its first word."""
-    first, *rest = text.split("\n", allow_blank=True)
-    out = Text("\n").join([first, *(Text(" " * indent) + line for line in rest)])
-    return out
-
-
-def _line(line: Text, width: int) -> Text:
-    cut = Text("  ") + line
-    cut.truncate(width, overflow="ellipsis")
-    return cut
+def _beside(mark: str, words: Text) -> RenderableType:
+    """A mark, and words whose further lines stand below the first."""
+    table = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    table.add_column(width=1)
+    table.add_column(ratio=1)
+    table.add_row(Text(mark, "bold magenta"), words)
+    return table
 
 
 def _tool(it: Entry, width: int) -> list[RenderableType]:

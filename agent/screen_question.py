@@ -123,10 +123,10 @@ class QuestionPanel(Vertical, can_focus=True):
         return line
 
     def on_focus(self) -> None:
-        self._paint()
+        self.call_later(self._paint)
 
     def on_blur(self) -> None:
-        self._paint()
+        self.call_later(self._paint)
 
     def on_key(self, event: events.Key) -> None:
         question = self.current

@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 
-class StripsPane(ScrollView, can_focus=True):
+class StripsPane(ScrollView, can_focus=False):
     """Lines with a scroll bar. `follows` keeps the end in sight while the operator has not scrolled away from it."""
 
     follows = False
@@ -82,7 +82,10 @@ class StripsPane(ScrollView, can_focus=True):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"pane--marked"}
     DEFAULT_CSS = """
-    StripsPane { scrollbar-size-vertical: 1; scrollbar-gutter: stable; height: 1fr; overflow-x: hidden; }
+    StripsPane { scrollbar-size-vertical: 1; scrollbar-gutter: stable; height: 1fr; overflow-x: hidden;
+                 scrollbar-background: $background; scrollbar-background-hover: $background;
+                 scrollbar-background-active: $background; scrollbar-color: $panel-lighten-2;
+                 scrollbar-color-hover: $panel-lighten-3; scrollbar-color-active: $primary; }
     StripsPane > .pane--marked { background: $primary-muted; text-style: bold; }
     """
 
