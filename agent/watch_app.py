@@ -35,12 +35,14 @@ class WatchApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = None
+    TITLE = "turnout replay"
     CSS = """
     Screen { layout: vertical; }
     #head { height: 3; padding: 0 1; }
     #body { height: 1fr; }
     #left { width: 1fr; padding: 0 1; }
-    #right { width: 1fr; padding: 0 1; border-left: solid $surface-lighten-2; }
+    #right { width: 1fr; padding: 0 1; }
+    #right.beside { border-left: solid $surface-lighten-2; }
     #graph { height: 1fr; }
     #lanes { height: auto; }
     #jobs { height: auto; }
@@ -238,6 +240,7 @@ class WatchApp(App[None]):
         self.query_one("#left").styles.width = width * 48 // 100 if wide else "1fr"
         self.query_one("#left").set_class(not wide and self.view != "messages", "hidden")
         self.query_one("#right").set_class(not wide and self.view == "messages", "hidden")
+        self.query_one("#right").set_class(wide, "beside")
         self.query_one("#head", Static).update(self.panes.head(width - 2, playing=self.playing, live=self._runs()))
         self.query_one("#left", Static).update(self.panes.left(left_width, room, self.wanted))
         shares = self._shares(wide, room)

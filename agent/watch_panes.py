@@ -47,6 +47,8 @@ KEYS = [
 ]
 _WRAPS = Console(file=StringIO(), width=200)
 """Breaks lines between words, wide characters counted as such; nothing is printed to it."""
+HERE = "bold on #263a55"
+"""The message of the moment."""
 LOOK_AHEAD = 400
 """A board is carried on over at most so many messages; further is a jump."""
 
@@ -133,7 +135,7 @@ class Panes:
         text.append(words(entry), style)
         text.truncate(width, overflow="ellipsis", pad=last)
         if last:
-            text.stylize("reverse")
+            text.stylize(HERE)
         return text
 
     def _style(self, entry: Entry) -> str:

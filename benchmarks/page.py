@@ -22,7 +22,7 @@ from agent.replay import Recording
 from agent.replay_player import Player
 from agent.replay_source import from_database
 from agent.watch_panes import Panes
-from benchmarks.common import Aim, median, percentile, save, workplace
+from benchmarks.common import Aim, idle, median, percentile, save, workplace
 from state.db import Database
 from tests import chromium
 from tests.chromium import Chromium
@@ -73,7 +73,14 @@ def measure(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
     """Every raw figure."""
     db = Database.open(str(folder / "turnout.db"))
     id = long(db, messages=messages)
-    raw: dict[str, Any] = {"open_s": [], "seek_s": [], "made_s": [], "loaded_s": [], "page_seek_ms": []}
+    raw: dict[str, Any] = {
+        "idle_before": idle(),
+        "open_s": [],
+        "seek_s": [],
+        "made_s": [],
+        "loaded_s": [],
+        "page_seek_ms": [],
+    }
     for _ in range(rounds):
         recording, panes = timed(raw["open_s"], lambda: opened(db, id))
         places = random.Random(5).sample(range(len(recording)), SEEKS)

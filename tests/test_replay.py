@@ -398,3 +398,38 @@ def test_a_long_log_is_opened_and_sought_quickly(db: Database) -> None:
             assert applied < 500
     finally:
         patch.undo()
+
+
+def test_a_file_is_replayed_without_keeping_it(db: Database, tmp_path: Path) -> None:
+    """An exported session is watched and made a page of from the file alone, with its subagents; nothing is stored."""
+    tell(db)
+    file, out = tmp_path / "pivot.jsonl", tmp_path / "out.html"
+    exported = turnout("export", "pivot234", "-o", str(file))
+    assert exported.returncode == 0, exported.stderr
+    original = turnout("replay", "pivot234", "--plain").stdout
+    other = str(tmp_path / "other.db")
+    assert turnout("replay", str(file), "--plain", "--db", other).stdout == original
+    made = turnout("replay", str(file), "--html", str(out), "--db", other)
+    assert made.returncode == 0, made.stderr
+    assert out.stat().st_size > 50_000
+    assert turnout("sessions", "--json", "--db", other).stdout.strip() == "[]"
+
+
+def test_a_file_that_holds_nothing_says_so(tmp_path: Path) -> None:
+    """Neither an empty file nor one of something else is an empty replay."""
+    for text in ("", "hello\n", '{"some": "json"}\n'):
+        file = tmp_path / "x.jsonl"
+        file.write_text(text, encoding="utf-8")
+        ended = turnout("replay", str(file), "--plain")
+        assert ended.returncode == 2, text
+        assert "error: " in ended.stderr, text
+        assert "Traceback" not in ended.stderr
+
+
+def test_lanes_narrow_a_night(story: Recording) -> None:
+    """Two hours in which nobody drove the session take few cells; what ran has the width."""
+    spans = Spans(story.entries)
+    drawn = {line.plain[:14].strip(): line.plain[15:] for line in lanes(spans, at=spans.ended, width=116, height=40)}
+    assert drawn["bench_public"].count("━") > 25
+    assert drawn["leave"].count("━") > 10
+    assert "gpu1 GPU 0-3" in drawn
