@@ -119,10 +119,10 @@ class Site:
         assert "status" in last, (last, done.stderr)
         return {**last, "code": done.returncode}
 
-    def back(self) -> str:
+    def back(self, **env: str) -> str:
         """Go the way back, as an operator would."""
         script = self.root / "migrations" / str(self.port) / "back"
-        done = subprocess.run(["sh", str(script)], capture_output=True, text=True)
+        done = subprocess.run(["sh", str(script)], capture_output=True, text=True, env={**os.environ, **env})
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from . import units
 from .common import StepError, fetch, home, main, read, result, said, write
 from .router import listening
 from .watch import look
@@ -94,6 +95,8 @@ def back(given: argparse.Namespace) -> int:
         start(kept, folder)
         told["started"] = True
         wait_for(kept, folder, WAIT_S)
+    if kept["form"] == "unit":
+        told["units_removed"] = units.remove(folder, kept["unit"])
     told["router_released"] = release(folder / "router.json")
     model = model_of(kept)
     wrong = look(f"http://127.0.0.1:{given.port}", model)

@@ -90,8 +90,14 @@ def _row(name: str, bench: Json) -> dict[str, Any]:
 
 def untested(todos: Json, params: Json, gap: Json) -> list[str]:
     """What a reader must not take for tested."""
+    units = (todos.get("persist") or {}).get("units")
     found = [
-        "A reboot of the host: SGLang and the router run as jobs of Turnout, which do not start by themselves.",
+        "A reboot of the host: "
+        + (
+            f"{' and '.join(units)} are enabled and were not seen to start."
+            if units
+            else "SGLang and the router run as jobs of Turnout, which do not start by themselves."
+        ),
         f"Load beyond {params.get('concurrency')} requests at a time, and prompts other than those of the sets given.",
     ]
     answers = todos.get("final_answers") or {}
