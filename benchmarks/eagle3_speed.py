@@ -26,17 +26,20 @@ import torch
 from eagle3.attention import attend, attend_reference
 from eagle3.compiled import use_compiled
 from eagle3.compose import open_turn
-from eagle3.config import Config, Train
+from eagle3.config import Config, Extract, Train
 from eagle3.data import Conversation, chat_ids, draft_vocabulary, mapping_tensors
 from eagle3.distributed import Group
 from eagle3.drafter_config import drafter_config
 from eagle3.endpoint import Request
+from eagle3.extract import Storer
 from eagle3.feed import Online, batches
+from eagle3.held import groups
 from eagle3.journal import read_log
 from eagle3.local import Local
 from eagle3.model import Drafter
 from eagle3.objective import Batch, unrolled_loss
 from eagle3.runtime import compute
+from eagle3.shards import write_shard
 from eagle3.target import Target, load_model, load_tokenizer, read_config, read_embedding, read_head, stop_tokens
 from eagle3.trainer import Trainer, learning_rate, share_done
 
@@ -74,6 +77,7 @@ def main() -> None:
     bench = Bench(given, device)
     keep("data", {"sequences": len(bench.feed.lengths), "tokens": sum(bench.feed.lengths)})
     keep("compared", bench.compare())
+    keep("extraction", bench.extraction())
     keep("rates", [])
     for tokens in given.batch_tokens:
         results["rates"].append(bench.rate(tokens))
@@ -91,6 +95,7 @@ class Bench:
         print(
             f"{sum(len(t.ids) for t in talks)} tokens of text sampled in {time.monotonic() - began:.0f} s", flush=True
         )
+        self.talks = talks
         self.drafter, self.head, target = parts(given.target, device, given.vocabulary, talks)
         self.feed = Online(talks, target, self.drafter.t2d, 1024)
         self.settings = Train(
@@ -158,6 +163,29 @@ class Bench:
                 self.given.out.with_name("profile.txt").write_text(profile.read_text())
         return [row["loss"] for row in rows], trainer.rate, trainer.done
 
+    def extraction(self) -> dict[str, Any]:
+        """Tokens a second of the target's forward pass alone, and with its states brought over and stored."""
+        config = Config(extract=Extract(batch_tokens=self.given.batch_tokens[0]))
+        storer, talks = Storer(config, self.feed.target, None), self.talks
+        plan = list(groups(self.feed.lengths, config.extract.batch_tokens))
+        tokens = {}
+        for kind in ("forward", "forward", "stored"):  # the first time to warm up
+            began, done, number = time.monotonic(), 0, 0
+            with tempfile.TemporaryDirectory() as folder:
+                while time.monotonic() - began < self.given.seconds / 2 or not done:
+                    picked = [talks[n] for n in plan[number % len(plan)]]
+                    if kind == "forward":
+                        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(t.ids) for t in picked], batch_first=True)
+                        self.feed.target.hidden_states(ids)
+                    else:
+                        write_shard(Path(folder) / f"{number % 4}.safetensors", list(storer.run(picked)))
+                    number, done = number + 1, done + sum(len(t.ids) for t in picked)
+                    if self.device.type == "cuda":
+                        torch.cuda.synchronize()
+            tokens[kind] = round(done / (time.monotonic() - began))
+        print(f"EXTRACTION {tokens} tokens/s", flush=True)
+        return tokens
+
     def operations(self) -> float:
         """Multiplications and additions of one token: the target forward, the drafter forward and backward."""
         settings, steps = read_config(self.given.target), self.given.steps
@@ -183,6 +211,10 @@ class Bench:
             flops = rate * self.operations()
             share = f"{100 * flops / peak:.1f} %" if peak else ""
             print(f"{kind:<28}{rate:>10,}{rate / slow:>9.2f}{flops / 1e12:>9.1f}{share:>9}{gib or '':>7}")
+        weights = sum(p.numel() for p in self.feed.target.model.get_decoder().layers.parameters())
+        for kind, rate in results["extraction"].items():
+            share = f"{100 * 2 * weights * rate / peak:.1f} %" if peak else ""
+            print(f"{'extraction, ' + kind:<28}{rate:>10,}{'':>9}{2 * weights * rate / 1e12:>9.1f}{share:>9}")
         print(f"losses differ by at most {compared['largest_difference']}; last quarter {compared['last_quarter']}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -59,8 +60,9 @@ def test_the_whole_chain_gives_a_drafter_that_beats_the_untrained_one(host: Host
     """From a target to a report on tiny sizes; each step again does nothing that was done."""
     host.run("train")
     untrained = host.run("baseline")
-    trained = host.run("evaluate")
+    trained = host.run("evaluate", "evaluate.verify=2")
     assert trained["acceptance_length"] > untrained["acceptance_length"] + 0.1
+    assert trained["verified"]["equal"] == trained["verified"]["as_predicted"] == 2
     exported = Path(host.run("export")["path"])
     assert {p.name for p in exported.iterdir()} == {"config.json", "model.safetensors"}
     host.run("report")
@@ -68,9 +70,13 @@ def test_the_whole_chain_gives_a_drafter_that_beats_the_untrained_one(host: Host
     assert summary["acceptance_length"] == trained["acceptance_length"]
     page = (host.work / "report" / "report.md").read_text()
     assert f"**{trained['acceptance_length']:.2f} tokens a round**" in page
-    for picture in ("training.png", "acceptance.png"):
+    for picture in ("training.png", "acceptance.png", "acceptance_steps.png", "sets.png", "spent.png"):
         assert f"({picture})" in page
         assert (host.work / "report" / picture).read_bytes().startswith(b"\x89PNG")
+    whole = (host.work / "report" / "report.html").read_text()
+    assert whole.count("<svg") == 5
+    assert not re.search(r'(src|href)="(?!#)', whole)  # all of it is in the one file
+    assert "it was not measured in this run" in whole
     assert host.run("train")["resumed_at"] == 60
     assert host.run("evaluate")["histogram"] == trained["histogram"]
 

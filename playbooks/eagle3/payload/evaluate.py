@@ -37,12 +37,19 @@ from .runtime import Progress, Result, Workdir, compute, run_step, say, set_up_t
 from .shards import INDEX, Shards
 from .target import Target, load_tokenizer, read_embedding
 from .target import digest_of as target_digest
+from .verify import verify
 
 
 def evaluate(config: Config, work: Workdir) -> Result:
     """Predict the trained drafter's acceptance, for each set of prompts."""
     drafter = load_drafter(work.drafter / "model", read_embedding(work.target))
-    return measure(config, work, drafter)
+    result = measure(config, work, drafter)
+    if config.evaluate.verify:
+        held = load_answers(work.answers, "eval")[: config.evaluate.verify]
+        target = Target.load(config, work.target, set_up_torch(config))
+        result["verified"] = verify(target, drafter, held, config.evaluate.draft_tokens)
+        say(f"draft and verify, token by token: {result['verified']}")
+    return result
 
 
 def measure(config: Config, work: Workdir, drafter: Drafter) -> Result:
@@ -76,6 +83,10 @@ def measure(config: Config, work: Workdir, drafter: Drafter) -> Result:
         "answers": sum(r["answers"] for r in results.values()),
         "greedy_agreement": agreement,
         "sets": results,
+        "files": {
+            **({"held-out": str(work.answers)} if "held-out" in results else {}),
+            **{name: str(work.set_of(name)) for name in answers},
+        },
         "target": target_digest(work.target),
         "drafter": drafter_digest(drafter),
         "template": hashlib.sha256(str(load_tokenizer(work.target).chat_template).encode()).hexdigest()[:16],

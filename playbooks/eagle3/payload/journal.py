@@ -32,7 +32,8 @@ class Journal:
             for name, value in row.items():
                 values = enumerate(value, 1) if isinstance(value, list) else [("", value)]
                 for n, number in values:
-                    self._board.add_scalar(f"{name}/{n}" if n else name, number, row["step"])
+                    if number is not None:
+                        self._board.add_scalar(f"{name}/{n}" if n else name, number, row["step"])
 
     def close(self) -> None:
         self._file.close()

@@ -22,8 +22,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import torch
+import transformers
 
-from .acceptance import acceptances
+from .acceptance import Acceptance, acceptances
 from .build import first_drafter
 from .compiled import use_compiled
 from .config import Config
@@ -75,6 +76,10 @@ def train(config: Config, work: Workdir) -> Result:
         "resumed_at": first,
         "tokens_per_second": round(trainer.rate or (trainer.tokens / seconds if seconds else 0)),
         "peak_gpu_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        "processes": group.size,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        "tensorboard": (work.drafter / "tensorboard").is_dir(),
     }
 
 
@@ -110,7 +115,7 @@ def open_feed(
     return feed, digest.hexdigest()[:16]
 
 
-def judge(config: Config, work: Workdir, drafter: Drafter, target: Target | None) -> Callable[[], float] | None:
+def judge(config: Config, work: Workdir, drafter: Drafter, target: Target | None) -> Callable[[], Acceptance] | None:
     """Something that measures the drafter as it is, or `None` when nothing is held out."""
     drafts = config.evaluate.draft_tokens
     if not config.train.evaluate_every:
@@ -119,9 +124,9 @@ def judge(config: Config, work: Workdir, drafter: Drafter, target: Target | None
     if held is None:
         return None
 
-    def measure() -> float:
+    def measure() -> Acceptance:
         with compute(drafter.fc.weight.device):
-            return acceptances(drafter, held, [drafts])[drafts].length
+            return acceptances(drafter, held, [drafts])[drafts]
 
     return measure
 

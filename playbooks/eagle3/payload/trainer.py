@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .acceptance import Acceptance
 from .checkpoint import latest_checkpoint, save_checkpoint
 from .config import Train
 from .distributed import Group
@@ -40,7 +41,7 @@ class Trainer:
 
     def __init__(
         self, settings: Train, drafter: Drafter, head: Tensor, feed: Feed, names: Sequence[str],
-        folder: Path, *, seed: int, fingerprint: str, group: Group, judge: Callable[[], float] | None = None,
+        folder: Path, *, seed: int, fingerprint: str, group: Group, judge: Callable[[], Acceptance] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.drafter, self.head, self.feed, self.names = settings, drafter, head, feed, names
         self.folder, self.seed, self.fingerprint, self.group, self.judge = folder, seed, fingerprint, group, judge
@@ -100,8 +101,9 @@ class Trainer:
         """Log, judge and save what this step calls for."""
         settings = self.settings
         if self.judge and settings.evaluate_every and (self.done % settings.evaluate_every == 0 or last):
-            length = self.judge()
-            row["acceptance_length"] = length
+            found = self.judge()
+            length = row["acceptance_length"] = found.length
+            row["acceptance"] = found.conditional
             say(f"step {self.done}: acceptance length {length:.3f} on held-out answers")
             if length > self.best and self.group.leads:
                 save_drafter(self.drafter, self.folder / "best", torch.float32)
