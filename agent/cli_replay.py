@@ -19,6 +19,9 @@ from agent.replay_words import line
 from state.db import Database
 from state.errors import UsageError
 
+FILES = {".jsonl", ".json", ".db", ".traj"}
+"""Endings that no session's id has: what is named so is meant to be a file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -51,10 +54,10 @@ def replay(db: Database, wanted: str | None, wish: Wish) -> int:
 
 def read(db: Database, wanted: str | None) -> tuple[Recording, bool]:
     """The recording, and whether it is stored here (and not a file that is only shown)."""
-    if wanted is not None and ("/" in wanted or "." in wanted or Path(wanted).exists()):
+    path = Path(wanted or "").expanduser()
+    if wanted is not None and ("/" in wanted or path.suffix in FILES or path.exists()):
         from agent.replay_file import from_file
 
-        path = Path(wanted).expanduser()
         if not path.exists():
             raise UsageError(f"there is no file `{wanted}`", hint="give a file, or a session: `turnout sessions`")
         return from_file(path, note), False

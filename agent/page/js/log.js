@@ -93,7 +93,10 @@ function makeLog(m, act) {
     const d = row[7] || {};
     const who = row[0] ? h("span", { class: "who child-of" }, m.sources[row[0]][1] || m.sources[row[0]][0]) : null;
     if (kind === "operator.said") return [h("span", { class: "who you" }, "you"), longText(d.text || row[6], wanted)];
-    if (kind === "model.answered") return [who || h("span", { class: "who" }, "model"), (d.blocks || []).map((block) => blockNode(block))];
+    if (kind === "model.answered") {
+      const blocks = (d.blocks || []).filter((block) => block.type !== "text" || block.text);
+      return [who || h("span", { class: "who" }, "model"), blocks.length ? blocks.map(blockNode) : h("span", { class: "quiet" }, "had nothing to add")];
+    }
     if (kind === "tool.answered") {
       return [who, h("details", { class: "out", open: wanted !== "" && (d.text || "").toLowerCase().includes(wanted) }, h("summary", {}, h("b", {}, d.rest?.name || "tool"), " ", marked(row[6].replace(/^\S+ (→|failed:) /, ""), wanted)), h("pre", {}, marked(d.text || "", wanted)))];
     }

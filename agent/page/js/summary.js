@@ -17,7 +17,7 @@ function verdict(m) {
   }
   if (m.totals.retries) parts.push(plural(m.totals.retries, "retry", "retries"));
   const races = m.todos.filter((t) => t.kind === "race" && t.result?.winner).map((t) => h("span", {}, " ", mono(t.result.winner), " won the race ", mono(t.id), "."));
-  const verb = { completed: "Completed in", failed: "Failed after", cancelled: "Cancelled after", paused: "Paused after", running: m.session.live ? "Running for" : "Not ended after" }[state] || state;
+  const verb = { completed: "Completed in", failed: "Failed after", cancelled: "Cancelled after", paused: "Paused after", running: m.session.live ? "Running for" : "Still open after" }[state] || state;
   return h("p", { class: "verdict" }, h("b", { class: `tone ${state}` }, `${verb} ${duration(m.end)}`), ". ", parts.join(", "), ".", races,
     m.session.reason ? [" ", h("span", { class: "quiet" }, m.session.reason)] : null);
 }
