@@ -102,7 +102,7 @@ class Site:
         given = {
             "sets": f"mine={self.folder / 'prompts.jsonl'}", "sglang_python": self.python(**(faults or {})),
             "new_port": self.new_port, "attempt_port": self.attempt_port, "watch": 1, "watch_every": 0.3,
-            "settle": 0.5, "limit": 4, "max_tokens": 16, "port": self.port, **sets,
+            "settle": 0.5, "last_try": "no", "limit": 4, "max_tokens": 16, "port": self.port, **sets,
         }  # fmt: skip
         words = [f"--set={name}={value}" for name, value in given.items() if value != ""]
         return ["run", "vllm-to-sglang", *words, *more]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosting import free_port
 from tests.migration_site import ROOT, Load, Site
 
 
@@ -25,7 +26,7 @@ def test_a_switch_under_load_loses_no_request_and_can_be_taken_back(site: Site) 
     """With room for both, users notice nothing: not of the switch, and not of the way back."""
     old = site.vllm()
     with Load(site.port) as users:
-        told = site.move("--yes", drafter=str(site.folder / "own"))
+        told = site.move("--yes", drafter=str(site.folder / "own"), last_try="yes")
         assert told["status"] == "completed", told
         assert site.serves() == "sglang"
         assert old.wait(10) == 0
@@ -57,6 +58,30 @@ def test_a_key_goes_along_and_is_written_nowhere(site: Site) -> None:
     assert '"router_released": true' in site.back()
 
 
+def test_a_router_of_the_operators_own_is_switched_by_a_command(site: Site) -> None:
+    """Users ask at its address, before, while and after it is pointed to SGLang, and back to vLLM."""
+    site.vllm()
+    state, front = site.folder / "front.json", free_port()
+    words = ["--port", str(front), "--to", str(site.port), "--state", str(state)]
+    router = subprocess.Popen(
+        [sys.executable, "-m", "playbooks.vllm_to_sglang.payload.router", *words], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    site.processes.append(router)
+    site.wait(lambda: site.serves(front))
+    point = "echo '{\"to\": '$%s'}' > " + f"{state} && kill -HUP {router.pid}"
+    with Load(front) as users:
+        told = site.move(
+            "--yes", users_url=f"http://127.0.0.1:{front}", switch_command=point % "NEW_PORT",
+            back_command=point % "OLD_PORT",
+        )  # fmt: skip
+        assert told["status"] == "completed", told
+        assert site.serves(front) == "sglang"
+        assert site.serves() is None
+        site.back()
+        assert site.serves(front) == "vllm"
+    assert users.failures == []
+
+
 def test_no_at_the_door_leaves_everything_as_it_was(site: Site) -> None:
     """Without a yes nothing is started, stopped or asked for; the report says who said no."""
     old = site.vllm()
@@ -72,7 +97,7 @@ def test_no_at_the_door_leaves_everything_as_it_was(site: Site) -> None:
 def test_vllm_stays_when_its_speculation_pays(site: Site) -> None:
     """If the evidence speaks for vLLM there is no door: the session completes and changes nothing."""
     old = site.vllm()
-    told = site.move("--yes", stay_length=1.1, stay_multiplier=0.01)
+    told = site.move("--yes", stay_length=1.1, stay_multiplier=0.01, last_try="yes")
     assert told["status"] == "completed"
     assert told["todos"]["door"]["status"] == "skipped"
     assert told["todos"]["report"]["result"]["outcome"] == "stayed"

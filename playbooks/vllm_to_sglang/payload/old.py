@@ -47,7 +47,8 @@ def record(given: argparse.Namespace) -> int:
     kept = {
         "argv": [os.fsdecode(word) for word in argv], "env": env, "cwd": cwd, "port": given.port,
         "pid": given.pid, "form": given.form, "unit": given.unit, "user_unit": given.user_unit,
-        "container": given.container, "new_port": given.new_port, "mode": given.mode, "at": time.time(),
+        "container": given.container, "new_port": given.new_port, "mode": given.mode, "users_url": given.users_url,
+        "back_command": given.back_command, "at": time.time(),
     }  # fmt: skip
     write(folder / "old.json", json.dumps(kept), 0o600)
     key, key_file = key_of(kept["argv"], env), folder / "key"
@@ -98,8 +99,12 @@ def back(given: argparse.Namespace) -> int:
     if kept["form"] == "unit":
         told["units_removed"] = units.remove(folder, kept["unit"])
     told["router_released"] = release(folder / "router.json")
+    if kept["back_command"]:
+        ports = {"OLD_PORT": str(kept["port"]), "NEW_PORT": str(kept["new_port"])}
+        if subprocess.call(["bash", "-c", kept["back_command"]], env={**os.environ, **ports}):
+            raise StepError(f"`{kept['back_command']}` failed: point your router to port {kept['port']} by hand")
     model = model_of(kept)
-    wrong = look(f"http://127.0.0.1:{given.port}", model)
+    wrong = look(kept["users_url"] or f"http://127.0.0.1:{given.port}", model)
     if wrong:
         raise StepError(f"the old server listens on port {given.port} and does not generate: {wrong}")
     told["new_stopped"] = told["new_stopped"] or stop_new(kept)
@@ -207,6 +212,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--unit", default="")
     parser.add_argument("--user-unit", action="store_true")
     parser.add_argument("--container", default="")
+    parser.add_argument("--back-command", default="")
+    parser.add_argument("--users-url", default="")
     return parser.parse_args()
 
 
