@@ -13,6 +13,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -33,13 +34,14 @@ STRIP = 7
 """Lines of the graph above the prompt where it is narrow, with a rule above them."""
 QUIET_S = 1.5
 """A question takes the keys by itself when nothing was typed for so long."""
+LEAVE_S = 8.0
 VIEWS = ("talk", "todos", "jobs")
 
 
 class ChatApp(App[tuple[int, str | None]]):
     """One chat. `wanted` is a session or `None` for a new one; `yes` answers every question."""
 
-    CSS_PATH = "screen.tcss"
+    CSS = Path(__file__).with_name("screen.tcss").read_text(encoding="utf-8")
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[Any] = [
         Binding("escape", "stop_turn", priority=False),
@@ -66,6 +68,7 @@ class ChatApp(App[tuple[int, str | None]]):
         self.view = "talk"
         self.room = Size(80, 24)
         self.failure: BaseException | None = None
+        self.leaving: tuple[int, str | None] | None = None
         self.farewell: list[str] = []
         self.first_paint: float | None = None
         self._typed = 0.0
@@ -96,7 +99,7 @@ class ChatApp(App[tuple[int, str | None]]):
         self.query_one("#head", Static).update(Text("◇ Turnout  opening …", "dim"))
         self._arrange()
         for each in (signal.SIGHUP, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, self.exit, (128 + each, None))
+            asyncio.get_running_loop().add_signal_handler(each, self.depart, 128 + each)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -194,7 +197,16 @@ class ChatApp(App[tuple[int, str | None]]):
         self.remark("Ctrl-C again leaves; jobs go on. Esc stops the model's turn.")
 
     def action_leave(self) -> None:
-        self.exit((0, None))
+        self.depart(0)
+
+    def depart(self, code: int, then: str | None = None) -> None:
+        """Leave in good order: the session is paused and given back. Asked twice, or too slow, it is left at once."""
+        if self.leaving is None and self.session is not None and self.session.stop():
+            self.leaving = (code, then)
+            self.remark("leaving; jobs go on")
+            self.set_timer(LEAVE_S, lambda: self.exit((code, then)))
+        else:
+            self.exit((code, then))
 
     def remark(self, words: str) -> None:
         """A line at the foot for a moment."""

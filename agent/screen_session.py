@@ -62,6 +62,8 @@ class ScreenSession:
                         await look_on(self.chat)
                     else:
                         await drive(self.chat, config)
+                    if app.leaving is not None:
+                        app.exit(app.leaving)
                     self.dirty()
                     await anyio.sleep_forever()
             finally:
@@ -106,6 +108,13 @@ class ScreenSession:
         if self.chat is not None and self.chat.interrupt():
             self.app.remark("the model's turn was stopped; everything else goes on")
 
+    def stop(self) -> bool:
+        """Stop driving the session; `live` then ends the screen. Whether it is being driven."""
+        if self.chat is None or self.chat.talk is None:
+            return False
+        self.chat.talk.stop()
+        return True
+
     def pick(self, step: int) -> None:
         self._log.pick(step)
         self.dirty()
@@ -140,7 +149,7 @@ class ScreenSession:
         self.app.query_one(QuestionPanel).withdraw(question.todo)
 
     def leave(self, code: int, *, then: str | None = None) -> None:
-        self.app.exit((code, then))
+        self.app.depart(code, then)
 
     def show(self, view: str) -> bool:
         """Show one of the views instead of telling it in words."""

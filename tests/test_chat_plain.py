@@ -134,12 +134,17 @@ def test_a_conversation_in_which_nothing_was_asked_is_not_resumed() -> None:
     assert "there is no unfinished session" in resumed.stderr
 
 
-def test_a_terminal_that_vanishes_leaves_jobs_alive(terminal: type[Terminal], tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("face", [["--plain"], []])
+def test_a_terminal_that_vanishes_leaves_jobs_alive(
+    terminal: type[Terminal],  # noqa: F811
+    tmp_path: Path,
+    face: list[str],
+) -> None:
     """SIGHUP ends the chat in good order: its jobs go on and the session is free for the next process."""
-    window = terminal("chat", "--plain", rows=24, columns=200)
-    window.wait_for("/quit")
+    window = terminal("chat", *face, rows=24, columns=200)
+    window.wait_for("/help")
     window.type(f"/run {playbook(tmp_path, SLEEPS)}\r")
-    window.wait_for("slow started")
+    window.wait_for("started on local")
     os.kill(window.process.pid, signal.SIGHUP)
     code, said = window.end()
     assert code == 128 + signal.SIGHUP
