@@ -35,7 +35,6 @@ from agent.runner import ENDED
 from state.db import Database
 from state.errors import NotFound, TurnoutError, UsageError
 
-COOKIE = "turnout"
 POLL_S = 1.0
 EVENTS_FOR_S = 600.0
 """A stream of events is ended after so long; the browser asks again by itself."""
@@ -119,8 +118,13 @@ class _Handler(BaseHTTPRequestHandler):
         name = urlsplit(f"//{self.headers.get('Host', '')}").hostname
         return name in ("127.0.0.1", "localhost")
 
+    @property
+    def _name(self) -> str:
+        """The cookie's name: browsers do not keep the cookies of two ports apart."""
+        return f"turnout-{self.server.server_address[1]}"
+
     def _cookie(self) -> str:
-        found = SimpleCookie(self.headers.get("Cookie", "")).get(COOKIE)
+        found = SimpleCookie(self.headers.get("Cookie", "")).get(self._name)
         return found.value if found is not None else ""
 
     def _enter(self, given: str, path: str) -> None:
@@ -130,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(HTTPStatus.SEE_OTHER)
         self.send_header("Location", path)
-        self.send_header("Set-Cookie", f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/")
+        self.send_header("Set-Cookie", f"{self._name}={self.token}; HttpOnly; SameSite=Strict; Path=/")
         self.send_header("Content-Length", "0")
         self.end_headers()
 

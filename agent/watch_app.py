@@ -95,7 +95,7 @@ class WatchApp(App[None]):
 
     def on_mount(self) -> None:
         self.query_one("#ask", Input).can_focus = False
-        if self.db is not None and self.panes.recording.facts.status not in ENDED:
+        if self._runs():
             self.set_interval(POLL_S, self._poll)
         self._draw()
         self._schedule()
@@ -124,7 +124,7 @@ class WatchApp(App[None]):
         self._schedule()
 
     def _runs(self) -> bool:
-        return self.db is not None and self.panes.recording.facts.status not in ENDED
+        return self.db is not None and self.panes.spans.status not in ENDED
 
     async def _poll(self) -> None:
         if self.db is None or not self._runs():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli_view import COOKIE, serve
+from agent.cli_view import serve
 from state import changes as c
 from state.db import Database
 from state.log import append
@@ -55,14 +55,18 @@ def ask(server: ThreadingHTTPServer, path: str, **headers: str) -> tuple[int, st
     return answer.status, text, dict(answer.headers)
 
 
+def cookie(server: ThreadingHTTPServer, token: str = TOKEN) -> str:
+    return f"turnout-{server.server_port}={token}"
+
+
 def known(server: ThreadingHTTPServer, path: str) -> tuple[int, str, dict[str, str]]:
-    return ask(server, path, Cookie=f"{COOKIE}={TOKEN}")
+    return ask(server, path, Cookie=cookie(server))
 
 
 @pytest.mark.parametrize("path", ["/", "/s/pivot234/", "/s/pivot234/model", "/s/pivot234/events", "/nothing"])
 def test_nothing_is_told_without_the_token(server: ThreadingHTTPServer, path: str) -> None:
     """Neither without a cookie nor with another one nor with another token is anything of a session said."""
-    for headers in ({}, {"Cookie": f"{COOKIE}=wrong"}):
+    for headers in ({}, {"Cookie": cookie(server, "wrong")}):
         status, text, _ = ask(server, path, **headers)
         assert status == 403
         assert "pivot" not in text
@@ -72,14 +76,14 @@ def test_nothing_is_told_without_the_token(server: ThreadingHTTPServer, path: st
 def test_another_name_that_leads_here_is_refused(server: ThreadingHTTPServer) -> None:
     """A web site whose name was made to point to the loopback gets nothing, cookie or not."""
     for name in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1.evil.example", ""):
-        assert ask(server, "/", Host=name, Cookie=f"{COOKIE}={TOKEN}")[0] == 403
+        assert ask(server, "/", Host=name, Cookie=cookie(server))[0] == 403
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(server: ThreadingHTTPServer) -> None:
     """The address with the token leads to the one without, and no script can read the cookie."""
     status, _, headers = ask(server, f"/s/pivot234/?token={TOKEN}")
     assert (status, headers["Location"]) == (303, "/s/pivot234/")
-    assert headers["Set-Cookie"] == f"{COOKIE}={TOKEN}; HttpOnly; SameSite=Strict; Path=/"
+    assert headers["Set-Cookie"] == f"{cookie(server)}; HttpOnly; SameSite=Strict; Path=/"
 
 
 def test_sessions_are_listed_and_shown(server: ThreadingHTTPServer) -> None:
