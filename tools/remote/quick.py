@@ -104,13 +104,6 @@ def _plain(environment: Any) -> dict[str, str]:
     return dict({k: v for k, v in environment.items() if k not in asks}, GIT_TERMINAL_PROMPT="0")
 
 
-def _spawn(argv: Sequence[str], env: dict[str, str], **how: Any) -> int:
-    try:
-        return os.posix_spawnp(argv[0], list(argv), env, setsid=True, **how)
-    except NotImplementedError:  # a C library before glibc 2.26: a group of its own, and the cookie finds the rest
-        return os.posix_spawnp(argv[0], list(argv), env, setpgroup=0, **how)
-
-
 class _Run:
     def __init__(
         self, cookie: str, argv: Sequence[str], stdin: bytes, limit: int, cwd: str | None, env: dict[str, str]
@@ -145,16 +138,13 @@ class _Run:
             self._close_input()
 
     def _start(self, argv: Sequence[str], streams: list[int], cwd: str | None, env: dict[str, str]) -> int:
-        """The pid of the command, in a session of its own; one that cannot be started has ended with 126 and says why.
-
-        Spawned, not forked: a fork would copy this process's tables only for the program to throw them away.
-        """
-        first = 0 if self.stdin else 1  # no input: ours, which is the null device
-        onto = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(streams) if target >= first]
+        """The pid of the command; one that cannot be started has ended with 126 and says why."""
+        wanted = dict(enumerate(streams))
+        if not self.stdin:
+            del wanted[0]  # ours is the null device
         try:
-            os.chdir(store.expand(cwd or "~"))
-            return _spawn(argv, env, file_actions=onto, setsigmask=(), setsigdef=worker.CHANGED_SIGNALS)
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the environment
+            return worker.spawn(argv, env, store.expand(cwd or "~"), wanted)
+        except OSError as error:
             os.write(streams[2], f"turnout: cannot start: {error}\n".encode("utf-8", "surrogateescape"))
             self.status = _CANNOT_START << 8
             return 0

@@ -13,7 +13,7 @@ import shutil
 import signal
 import time
 import traceback
-from typing import Any, Dict, NoReturn
+from typing import Any, Dict
 
 from . import ending, evidence, jobs, linux, logcap, proc, ready, store, worker
 
@@ -148,10 +148,15 @@ class _Supervisor:
 
     def _start(self) -> None:
         log = os.open(self.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.child = os.fork()
-        if self.child == 0:
-            self._become_command(log)
-        os.close(log)
+        try:
+            shell = shutil.which("bash") or "/bin/sh"
+            script, cwd = [shell, self.path("cmd.sh")], store.expand(self.spec.get("cwd") or "~")
+            self.child = worker.spawn(script, self._environment(), cwd, {1: log, 2: log})
+        except OSError as error:
+            os.write(log, (f"turnout: cannot start: {error}\n").encode("utf-8", "surrogateescape"))
+            raise
+        finally:
+            os.close(log)
         identity = _identity(self.child)
         self.family = proc.Family(self.spec["id"], self.child, identity["ticks"], os.getpid())
         self._fill("child", identity, durable=False)  # a pid means nothing after a power cut
@@ -159,22 +164,6 @@ class _Supervisor:
             self.checker = os.fork()
             if self.checker == 0:
                 worker.fork_body(lambda: ready.await_ready(self.folder, self.spec["ready"]), keep=())
-
-    def _become_command(self, log: int) -> NoReturn:
-        """In the child: become the script. What goes wrong before that is said in the log, with exit code 126."""
-        try:
-            os.setsid()
-            worker.plain_signals()
-            worker.restore_descriptor_limit()
-            os.dup2(log, 1, inheritable=True)
-            os.dup2(log, 2, inheritable=True)
-            os.chdir(store.expand(self.spec.get("cwd") or "~"))
-            shell = shutil.which("bash") or "/bin/sh"
-            os.execve(shell, [shell, self.path("cmd.sh")], self._environment())
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the environment
-            os.write(2, (f"turnout: cannot start: {error}\n").encode("utf-8", "surrogateescape"))
-        finally:
-            os._exit(126)
 
     def _environment(self) -> dict[str, str]:
         ours = {

@@ -8,13 +8,14 @@ crashed, and its end says so.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
 import select
 import signal
 import traceback
-from typing import Any, Callable, Iterable, NoReturn
+from typing import Any, Callable, Iterable, NoReturn, Sequence
 
 from . import linux, wire
 
@@ -111,14 +112,32 @@ def _let_go(keep: set[int]) -> None:
         start = fd + 1
 
 
-CHANGED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+# What Python and a supervisor changed and a program must not inherit: ignored SIGPIPE and SIGXFSZ, blocked signals.
+_CHANGED_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-def plain_signals() -> None:
-    """Undo, before exec, what Python and a supervisor changed: ignored SIGPIPE and SIGXFSZ, blocked signals."""
-    for number in CHANGED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def spawn(argv: Sequence[str], env: dict[str, str], cwd: str, streams: dict[int, int]) -> int:
+    """Start a program in a session of its own, in the folder `cwd`; its pid. `streams` are its 0, 1, 2 from ours.
+
+    Spawned, not forked: a fork would copy this process's tables only for the program to throw them away. The folder is
+    ours too for that moment, so this is for processes with one thread. Raises OSError, with the system's reason.
+    """
+    worn = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in streams.items()]
+    restore_descriptor_limit()
+    try:
+        os.chdir(cwd)
+        return _spawn(argv, env, file_actions=worn, setsigmask=(), setsigdef=_CHANGED_SIGNALS)
+    except ValueError as error:  # a NUL byte in the environment
+        raise OSError(errno.EINVAL, str(error)) from error
+    finally:
+        os.chdir("/")  # hold nobody's mount
+
+
+def _spawn(argv: Sequence[str], env: dict[str, str], **how: Any) -> int:
+    try:
+        return os.posix_spawnp(argv[0], list(argv), env, setsid=True, **how)
+    except NotImplementedError:  # a C library before glibc 2.26: a group of its own, and the cookie finds the rest
+        return os.posix_spawnp(argv[0], list(argv), env, setpgroup=0, **how)
 
 
 _descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
