@@ -22,7 +22,22 @@ from agent.replay import Recording
 
 LIMIT = 1_900_000
 """Bytes of a page that may be data, style and script together."""
-SCRIPTS = ("tools", "data", "markdown", "summary", "lanes", "graph", "log", "plots", "detail", "main")
+SCRIPTS = (
+    "tools",
+    "data",
+    "markdown",
+    "summary",
+    "scale",
+    "spans",
+    "lanes",
+    "graph",
+    "messages",
+    "log",
+    "plots",
+    "detail",
+    "player",
+    "main",
+)
 
 
 def page(recording: Recording, *, logs: Logs | None = None, limit: int = LIMIT) -> str:

@@ -1,10 +1,30 @@
 // The session as data, and what it looked like at any moment. A moment is a row: the number of messages that happened.
 
-const MARKS = { completed: "✔", in_progress: "▶", pending: "○", failed: "✘", skipped: "⊘", cancelled: "⊗", running: "▶", paused: "‖", interrupted: "‖", retried: "↻" };
+const MARKS = {
+  completed: "✔",
+  in_progress: "▶",
+  pending: "○",
+  failed: "✘",
+  skipped: "⊘",
+  cancelled: "⊗",
+  running: "▶",
+  paused: "‖",
+  interrupted: "‖",
+  retried: "↻",
+};
 const WORDS = { in_progress: "running", pending: "waiting" };
 const SORTS = {
-  job: "jobs", tool: "tools", research: "research", model: "the model", ask: "waiting for a person", queue: "waiting for a place",
-  away: "nobody drove it", idle: "nothing to do", gate: "gates", race: "races", stop: "stopping",
+  job: "jobs",
+  tool: "tools",
+  research: "research",
+  model: "the model",
+  ask: "waiting for a person",
+  queue: "waiting for a place",
+  away: "nobody drove it",
+  idle: "nothing to do",
+  gate: "gates",
+  race: "races",
+  stop: "stopping",
 };
 const TERMINAL = new Set(["completed", "failed", "skipped", "cancelled"]);
 
@@ -29,7 +49,8 @@ function prepare(model) {
   }
   const answered = new Set();
   for (const t of m.todos) {
-    for (const [src, on] of t.after) if (on === "failure" || (t.join === "any" && t.status === "completed")) answered.add(src);
+    for (const [src, on] of t.after)
+      if (on === "failure" || (t.join === "any" && t.status === "completed")) answered.add(src);
   }
   for (const t of m.todos) t.handled = answered.has(t.id);
   m.races = {};
@@ -54,7 +75,9 @@ function edgeAt(m, src, on, place) {
   const status = statusAt(m.todo[src], place)?.[1];
   if (!TERMINAL.has(status)) return "open";
   if (on === "finish") return "met";
-  return (status === "completed") === (on === "success") && (status === "completed" || status === "failed") ? "met" : "dead";
+  return (status === "completed") === (on === "success") && (status === "completed" || status === "failed")
+    ? "met"
+    : "dead";
 }
 
 /** What a status is drawn as: its name, but failures that the graph answers are apart, and so are ready todos. */
@@ -67,7 +90,8 @@ function look(todo, status) {
 function textOf(m, index) {
   if (m.text[index] === null) {
     const row = m.rows[index];
-    m.text[index] = `${row[1]} ${m.kinds[row[3]][0]} ${m.actors[row[4]]} ${row[6]} ${JSON.stringify(row[7])}`.toLowerCase();
+    m.text[index] =
+      `${row[1]} ${m.kinds[row[3]][0]} ${m.actors[row[4]]} ${row[6]} ${JSON.stringify(row[7])}`.toLowerCase();
   }
   return m.text[index];
 }
@@ -78,10 +102,16 @@ function findPlace(m, wanted) {
   if (/^#?\d+$/.test(text)) {
     const seq = Number(text.replace("#", ""));
     let found = 0;
-    m.rows.forEach((row, index) => { if (row[0] === 0 && row[1] <= seq) found = index + 1; });
+    m.rows.forEach((row, index) => {
+      if (row[0] === 0 && row[1] <= seq) found = index + 1;
+    });
     return found;
   }
-  if (/^\d+(:\d\d){1,2}$/.test(text)) return placeAt(m, text.split(":").reduce((sum, part) => sum * 60 + Number(part), 0));
+  if (/^\d+(:\d\d){1,2}$/.test(text))
+    return placeAt(
+      m,
+      text.split(":").reduce((sum, part) => sum * 60 + Number(part), 0),
+    );
   const unit = /^(\d+(?:\.\d+)?)(s|m|min|h|d)$/.exec(text);
   if (unit) return placeAt(m, Number(unit[1]) * { s: 1, m: 60, min: 60, h: 3600, d: 86400 }[unit[2]]);
   const names = m.todos.filter((t) => t.id === text);

@@ -16,7 +16,12 @@ function nodesOf(m) {
     node.todos.push(t);
     for (const [src, on] of t.after) {
       const from = nameOf(m.todo[src]);
-      if (from !== name) node.edges.set(`${from} ${on}`, { from, on, pairs: [...(node.edges.get(`${from} ${on}`)?.pairs || []), [src, on]] });
+      if (from !== name)
+        node.edges.set(`${from} ${on}`, {
+          from,
+          on,
+          pairs: [...(node.edges.get(`${from} ${on}`)?.pairs || []), [src, on]],
+        });
     }
     nodes.set(name, node);
   }
@@ -24,7 +29,8 @@ function nodesOf(m) {
 }
 
 function layout(nodes) {
-  const layer = new Map(), busy = new Set();
+  const layer = new Map(),
+    busy = new Set();
   const depth = (id) => {
     if (layer.has(id)) return layer.get(id);
     if (busy.has(id)) return 0;
@@ -41,7 +47,8 @@ function layout(nodes) {
   const settle = (list) => list.forEach((id, index) => place.set(id, index - (list.length - 1) / 2));
   layers.forEach(settle);
   const next = new Map();
-  for (const [id, node] of nodes) for (const e of node.edges.values()) next.set(e.from, [...(next.get(e.from) || []), id]);
+  for (const [id, node] of nodes)
+    for (const e of node.edges.values()) next.set(e.from, [...(next.get(e.from) || []), id]);
   for (let sweep = 0; sweep < 4; sweep++) {
     const down = sweep % 2 === 0;
     for (const list of down ? layers : [...layers].reverse()) {
@@ -63,29 +70,46 @@ function makeGraph(m, act) {
   const { layers, layer, place } = layout(nodes);
   const most = Math.max(...layers.map((l) => l.length));
   const frame = h("div", { class: "graph-scroll", tabindex: "0", "aria-label": "todo graph" });
-  const shown = new Map(), lines = [];
+  const shown = new Map(),
+    lines = [];
   const size = layers.length > 6 ? SLIM : BOX;
 
   function draw() {
     const tall = frame.clientWidth > 0 && frame.clientWidth < 560;
-    const across = tall ? size.w + 20 : size.w + size.gapX, along = tall ? size.h + 34 : size.h + size.gapY;
-    const at = (id) => tall
-      ? { x: (place.get(id) + (most - 1) / 2) * across, y: layer.get(id) * along }
-      : { x: layer.get(id) * across, y: (place.get(id) + (most - 1) / 2) * along };
+    const across = tall ? size.w + 20 : size.w + size.gapX,
+      along = tall ? size.h + 34 : size.h + size.gapY;
+    const at = (id) =>
+      tall
+        ? { x: (place.get(id) + (most - 1) / 2) * across, y: layer.get(id) * along }
+        : { x: layer.get(id) * across, y: (place.get(id) + (most - 1) / 2) * along };
     const width = (tall ? most * across - 20 : layers.length * across - size.gapX) + 4;
     const height = (tall ? layers.length * along - 34 : most * along - size.gapY) + 4;
-    const root = s("svg", { viewBox: `-2 -2 ${width} ${height}`, class: "graph-svg", style: { width: `${width}px`, minWidth: `${Math.round(width * 0.6)}px` }, role: "img", "aria-label": "todo graph" });
+    const root = s("svg", {
+      viewBox: `-2 -2 ${width} ${height}`,
+      class: "graph-svg",
+      style: { width: `${width}px`, minWidth: `${Math.round(width * 0.6)}px` },
+      role: "img",
+      "aria-label": "todo graph",
+    });
     shown.clear();
     lines.length = 0;
     for (const [id, node] of nodes) {
       const to = at(id);
       for (const edge of node.edges.values()) {
         const from = at(edge.from);
-        const a = tall ? { x: from.x + size.w / 2, y: from.y + size.h } : { x: from.x + size.w, y: from.y + size.h / 2 };
+        const a = tall
+          ? { x: from.x + size.w / 2, y: from.y + size.h }
+          : { x: from.x + size.w, y: from.y + size.h / 2 };
         const b = tall ? { x: to.x + size.w / 2, y: to.y } : { x: to.x, y: to.y + size.h / 2 };
         const bend = tall ? Math.max(14, (b.y - a.y) / 2) : Math.max(20, (b.x - a.x) / 2);
-        const d = tall ? `M${a.x} ${a.y}C${a.x} ${a.y + bend} ${b.x} ${b.y - bend} ${b.x} ${b.y}` : `M${a.x} ${a.y}C${a.x + bend} ${a.y} ${b.x - bend} ${b.y} ${b.x} ${b.y}`;
-        const line = s("path", { d, class: `edge on-${edge.on}` }, s("title", {}, `${id} after ${edge.from}${edge.on === "success" ? "" : `, on ${edge.on}`}`));
+        const d = tall
+          ? `M${a.x} ${a.y}C${a.x} ${a.y + bend} ${b.x} ${b.y - bend} ${b.x} ${b.y}`
+          : `M${a.x} ${a.y}C${a.x + bend} ${a.y} ${b.x - bend} ${b.y} ${b.x} ${b.y}`;
+        const line = s(
+          "path",
+          { d, class: `edge on-${edge.on}` },
+          s("title", {}, `${id} after ${edge.from}${edge.on === "success" ? "" : `, on ${edge.on}`}`),
+        );
         lines.push([line, edge]);
         root.append(line);
       }
@@ -101,9 +125,31 @@ function makeGraph(m, act) {
     const state = s("text", { class: "box-mark", x: 14, y: 20 });
     const under = s("text", { class: "box-under", x: 32, y: 36 });
     const bar = s("rect", { class: "box-bar", x: 0, y: size.h - 3, width: 0, height: 3 });
-    const node_ = s("g", { class: "box", "data-id": id, transform: `translate(${where.x} ${where.y})`, tabindex: "0", role: "button", onclick: () => single && act.open({ todo: single.id }), onkeydown: (e) => { if (e.key === "Enter" && single) act.open({ todo: single.id }); } },
-      s("rect", { class: `box-back kind-${node.kind}`, width: size.w, height: size.h, rx: node.kind === "gate" || node.kind === "race" ? 23 : 8 }),
-      state, s("text", { class: "box-name", x: 32, y: 20 }, cut(name, Math.floor((size.w - 36) / 7.4))), under, single ? null : bar, s("title", {}, single ? `${single.title || single.id} (${single.kind})` : name));
+    const node_ = s(
+      "g",
+      {
+        class: "box",
+        "data-id": id,
+        transform: `translate(${where.x} ${where.y})`,
+        tabindex: "0",
+        role: "button",
+        onclick: () => single && act.open({ todo: single.id }),
+        onkeydown: (e) => {
+          if (e.key === "Enter" && single) act.open({ todo: single.id });
+        },
+      },
+      s("rect", {
+        class: `box-back kind-${node.kind}`,
+        width: size.w,
+        height: size.h,
+        rx: node.kind === "gate" || node.kind === "race" ? 23 : 8,
+      }),
+      state,
+      s("text", { class: "box-name", x: 32, y: 20 }, cut(name, Math.floor((size.w - 36) / 7.4))),
+      under,
+      single ? null : bar,
+      s("title", {}, single ? `${single.title || single.id} (${single.kind})` : name),
+    );
     shown.set(id, { g: node_, state, under, bar, node, single });
     return node_;
   }
@@ -119,16 +165,26 @@ function makeGraph(m, act) {
         const attempt = single.attempts.filter((a) => a[0] <= now).pop();
         const took = attempt ? duration(Math.min(attempt[1] ?? now, now) - attempt[0]) : "";
         const kind = node.kind === "job" ? "" : node.kind;
-        const words = [kind, status === "pending" ? "waits" : took || (WORDS[status] || status || "")].filter(Boolean).join(" · ");
+        const words = [kind, status === "pending" ? "waits" : took || WORDS[status] || status || ""]
+          .filter(Boolean)
+          .join(" · ");
         under.textContent = cut(words, Math.floor((size.w - 32) / 5.6));
       } else {
         const states = node.todos.map((t) => statusAt(t, at)?.[1]);
         const ended = states.filter((x) => TERMINAL.has(x)).length;
-        const status = states.some((x) => x === "failed") ? "failed" : ended === states.length ? "completed" : states.some((x) => x === "in_progress") || ended ? "in_progress" : states.some(Boolean) ? "pending" : "unborn";
+        const status = states.some((x) => x === "failed")
+          ? "failed"
+          : ended === states.length
+            ? "completed"
+            : states.some((x) => x === "in_progress") || ended
+              ? "in_progress"
+              : states.some(Boolean)
+                ? "pending"
+                : "unborn";
         g.setAttribute("class", `box st-${status}`);
         state.textContent = MARKS[status] || "·";
         under.textContent = `${ended} of ${states.length}`;
-        bar.setAttribute("width", String(size.w * ended / states.length));
+        bar.setAttribute("width", String((size.w * ended) / states.length));
       }
     }
     for (const [line, edge] of lines) {
@@ -138,10 +194,32 @@ function makeGraph(m, act) {
     }
   }
 
-  const node = h("section", { class: "card graph", id: "graph" },
-    h("div", { class: "card-head" }, h("h2", {}, "The todo graph"), h("span", { class: "moment quiet" }, ""),
-      h("div", { class: "legend" }, h("span", {}, h("i", { class: "stroke met" }), "taken"), m.todos.some((t) => t.after.some(([, on]) => on === "failure")) ? h("span", {}, h("i", { class: "stroke fail" }), "on failure") : null)),
-    frame);
+  const node = h(
+    "section",
+    { class: "card graph", id: "graph" },
+    h(
+      "div",
+      { class: "card-head" },
+      h("h2", {}, "The todo graph"),
+      h("span", { class: "moment quiet" }, ""),
+      h(
+        "div",
+        { class: "legend" },
+        h("span", {}, h("i", { class: "stroke met" }), "taken"),
+        m.todos.some((t) => t.after.some(([, on]) => on === "failure"))
+          ? h("span", {}, h("i", { class: "stroke fail" }), "on failure")
+          : null,
+      ),
+    ),
+    frame,
+  );
   const moment = node.querySelector(".moment");
-  return { node, draw, at: (place) => { moment.textContent = place >= m.rows.length ? "at the end" : `at ${clock(timeAt(m, place))}`; update(place); } };
+  return {
+    node,
+    draw,
+    at: (place) => {
+      moment.textContent = place >= m.rows.length ? "at the end" : `at ${clock(timeAt(m, place))}`;
+      update(place);
+    },
+  };
 }

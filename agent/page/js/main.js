@@ -1,17 +1,25 @@
 // Puts the parts together: the moment that is shown, the keys, playing, the theme, and what a running session adds.
 
-const SPEEDS = [1, 2, 5, 10, 30, 100, 500];
-const LONGEST_PAUSE_S = 1.5;
 const KEYS = [
-  ["← →", "one message back, on"], ["Shift ← →", "ten messages"], ["Home End", "begin, end"], ["Space", "play, pause"], ["< >", "slower, faster"],
-  ["g", "go to a message number, a time (12:30, 90s) or a todo"], ["/", "search; Enter: next match"], ["n N", "next, previous shown message"],
-  ["+ − 0", "widen, narrow the lanes, all of it"], ["t", "light, dark, as the system"], ["?", "these keys"], ["Esc", "close"],
+  ["← →", "one message back, on"],
+  ["Shift ← →", "ten messages"],
+  ["Home End", "begin, end"],
+  ["Space", "play, pause"],
+  ["< >", "slower, faster"],
+  ["g", "go to a message number, a time (12:30, 90s) or a todo"],
+  ["/", "search; Enter: next match"],
+  ["n N", "next, previous shown message"],
+  ["+ − 0", "widen, narrow the lanes, all of it"],
+  ["t", "light, dark, as the system"],
+  ["?", "these keys"],
+  ["Esc", "close"],
 ];
 
 function start(model) {
   const m = prepare(model);
   const app = document.getElementById("app");
-  let place = m.rows.length, playing = null, speed = Number(remember("speed")) || 10, follow = true;
+  let place = m.rows.length,
+    follow = true;
 
   const act = {
     place: () => place,
@@ -32,47 +40,45 @@ function start(model) {
       remember("theme", next);
     },
     help: () => (help.open ? help.close() : help.showModal()),
+    goTo,
   };
 
-  const detail = makeDetail(m, act), lanes = makeLanes(m, act), graph = makeGraph(m, act), log = makeLog(m, act), plots = makePlots(m, act);
-  const help = h("dialog", { class: "help" }, h("h2", {}, "Keys"), h("dl", { class: "facts" }, KEYS.map(([key, what]) => fact(key, what))), h("form", { method: "dialog" }, h("button", { class: "tool wide" }, "Close")));
-  const range = h("input", { type: "range", min: 0, max: m.rows.length, value: place, "aria-label": "message", oninput: (e) => act.seek(Number(e.target.value)) });
-  const where = h("button", { class: "where", title: "Go to (g)", onclick: goTo });
-  const playButton = h("button", { class: "tool", title: "Play (Space)", "aria-label": "Play", onclick: toggle }, "▶");
-  const pace = h("select", { "aria-label": "speed", title: "Speed (< >)", onchange: (e) => { speed = Number(e.target.value); remember("speed", speed); } }, SPEEDS.map((x) => h("option", { value: x, selected: x === speed }, `${x}×`)));
-  const player = h("div", { class: "player noprint" },
-    h("button", { class: "tool", title: "One message back (←)", "aria-label": "Back", onclick: () => act.seek(place - 1) }, "‹"), playButton,
-    h("button", { class: "tool", title: "One message on (→)", "aria-label": "On", onclick: () => act.seek(place + 1) }, "›"), range, where, pace);
-
+  const detail = makeDetail(m, act),
+    lanes = makeLanes(m, act),
+    graph = makeGraph(m, act),
+    log = makeLog(m, act),
+    plots = makePlots(m, act),
+    player = makePlayer(m, act);
+  const help = h(
+    "dialog",
+    { class: "help" },
+    h("h2", {}, "Keys"),
+    h(
+      "dl",
+      { class: "facts" },
+      KEYS.map(([key, what]) => fact(key, what)),
+    ),
+    h("form", { method: "dialog" }, h("button", { class: "tool wide" }, "Close")),
+  );
   app.replaceChildren(
-    summary(m, act), questionsOf(m, act) || "",
-    h("main", { class: `columns${m.rows.length ? "" : " bare"}` }, h("div", { class: "left" }, pathBar(m, act) || "", lanes.node, graph?.node || "", plots?.node || "", made(m)), h("div", { class: "right" }, log.node)),
-    player, detail.node, help);
+    summary(m, act),
+    questionsOf(m, act) || "",
+    h(
+      "main",
+      { class: `columns${m.rows.length ? "" : " bare"}` },
+      h("div", { class: "left" }, pathBar(m, act) || "", lanes.node, graph?.node || "", plots?.node || "", made(m)),
+      h("div", { class: "right" }, log.node),
+    ),
+    player.node,
+    detail.node,
+    help,
+  );
 
   function show() {
-    range.value = String(place);
-    const all = place === m.rows.length;
-    where.textContent = `${all ? m.rows.length : place} / ${m.rows.length} · ${clock(all ? m.end : timeAt(m, place))}`;
+    player.at(place);
     lanes.at(place);
     graph?.at(place);
     log.at(place);
-  }
-
-  function toggle() {
-    if (playing) { clearTimeout(playing); playing = null; } else {
-      if (place >= m.rows.length) place = 0;
-      step();
-    }
-    playButton.textContent = playing ? "❚❚" : "▶";
-    playButton.setAttribute("aria-label", playing ? "Pause" : "Play");
-  }
-  function step() {
-    if (place >= m.rows.length) { playing = null; playButton.textContent = "▶"; return; }
-    const now = timeAt(m, place);
-    let next = place + 1;
-    while (next < m.rows.length && m.rows[next][2] - m.rows[place][2] < 0.04 * speed) next++;
-    const pause = Math.min((timeAt(m, next) - now) / speed, LONGEST_PAUSE_S);
-    playing = setTimeout(() => { act.seek(next); step(); }, Math.max(30, pause * 1000));
   }
 
   function goTo() {
@@ -82,20 +88,34 @@ function start(model) {
     if (found === null) alert(`“${wanted}” is no message number, time or todo of this session.`);
     else act.seek(found, m.todo[wanted.trim()] ? wanted.trim() : undefined);
   }
-  function faster(by) {
-    speed = SPEEDS[clamp(SPEEDS.indexOf(speed) + by, 0, SPEEDS.length - 1)];
-    pace.value = String(speed);
-    remember("speed", speed);
-  }
-
   const keys = {
-    ArrowLeft: (e) => act.seek(place - (e.shiftKey ? 10 : 1)), ArrowRight: (e) => act.seek(place + (e.shiftKey ? 10 : 1)),
-    Home: () => act.seek(0), End: () => act.seek(m.rows.length), " ": toggle, "<": () => faster(-1), ">": () => faster(1), g: goTo, "/": log.focus,
-    n: () => log.next(1), N: () => log.next(-1), "+": () => lanes.zoom(1.6), "=": () => lanes.zoom(1.6), "-": () => lanes.zoom(1 / 1.6), 0: () => lanes.zoom(0),
-    t: act.theme, "?": act.help, Escape: () => detail.close(),
+    ArrowLeft: (e) => act.seek(place - (e.shiftKey ? 10 : 1)),
+    ArrowRight: (e) => act.seek(place + (e.shiftKey ? 10 : 1)),
+    Home: () => act.seek(0),
+    End: () => act.seek(m.rows.length),
+    " ": player.toggle,
+    "<": () => player.faster(-1),
+    ">": () => player.faster(1),
+    g: goTo,
+    "/": log.focus,
+    n: () => log.next(1),
+    N: () => log.next(-1),
+    "+": () => lanes.zoom(1.6),
+    "=": () => lanes.zoom(1.6),
+    "-": () => lanes.zoom(1 / 1.6),
+    0: () => lanes.zoom(0),
+    t: act.theme,
+    "?": act.help,
+    Escape: () => detail.close(),
   };
   const onKey = (e) => {
-    if (e.ctrlKey || e.metaKey || e.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName) && e.target.type !== "range") return;
+    if (
+      e.ctrlKey ||
+      e.metaKey ||
+      e.altKey ||
+      (/^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName) && e.target.type !== "range")
+    )
+      return;
     if (e.target.tagName === "BUTTON" && (e.key === " " || e.key === "Enter")) return;
     const go = keys[e.key];
     if (!go) return;
@@ -107,14 +127,23 @@ function start(model) {
   addEventListener("beforeprint", onPrint);
 
   const column = app.querySelector(".right");
-  const fit = () => { // the messages end above the player, wherever the page is scrolled to
+  const fit = () => {
+    // the messages end above the player, wherever the page is scrolled to
     const beside = getComputedStyle(column).position === "sticky";
-    log.node.style.height = beside ? `${Math.max(320, innerHeight - Math.max(14, column.getBoundingClientRect().top) - 66)}px` : "";
+    log.node.style.height = beside
+      ? `${Math.max(320, innerHeight - Math.max(14, column.getBoundingClientRect().top) - 66)}px`
+      : "";
   };
   addEventListener("scroll", fit, { passive: true });
   addEventListener("resize", fit);
   let wide = 0;
-  const sized = new ResizeObserver(() => { if (app.clientWidth !== wide) { wide = app.clientWidth; lanes.draw(); graph?.draw(); } });
+  const sized = new ResizeObserver(() => {
+    if (app.clientWidth !== wide) {
+      wide = app.clientWidth;
+      lanes.draw();
+      graph?.draw();
+    }
+  });
   sized.observe(app);
   lanes.draw();
   graph?.draw();
@@ -128,24 +157,40 @@ function start(model) {
   return {
     state: () => ({ place, follow, rows: m.rows.length }),
     seek: act.seek,
-    leave() { document.removeEventListener("keydown", onKey); removeEventListener("beforeprint", onPrint); removeEventListener("scroll", fit); removeEventListener("resize", fit); sized.disconnect(); clearTimeout(playing); },
+    leave() {
+      document.removeEventListener("keydown", onKey);
+      removeEventListener("beforeprint", onPrint);
+      removeEventListener("scroll", fit);
+      removeEventListener("resize", fit);
+      sized.disconnect();
+      player.stop();
+    },
   };
 }
 
 function made(m) {
-  return h("footer", { class: "quiet" }, `Made by Turnout ${new Date(m.made * 1000).toLocaleString()}. Times are since the session began; a pointer on them shows the date.`);
+  return h(
+    "footer",
+    { class: "quiet" },
+    `Made by Turnout ${new Date(m.made * 1000).toLocaleString()}. Times are since the session began; a pointer on them shows the date.`,
+  );
 }
 
 /** Ask the server that sent this page for more, when it says that there is more. */
 function live(shown) {
   const events = new EventSource("events");
-  let busy = false, again = false;
+  let busy = false,
+    again = false;
   async function more() {
-    if (busy) { again = true; return; }
+    if (busy) {
+      again = true;
+      return;
+    }
     busy = true;
     const answer = await fetch("model");
     if (answer.ok) {
-      const before = shown.state(), y = scrollY;
+      const before = shown.state(),
+        y = scrollY;
       const next = await inflate(await answer.text());
       shown.leave();
       shown = start(next);
@@ -153,17 +198,26 @@ function live(shown) {
       scrollTo(0, y);
     }
     busy = false;
-    if (again) { again = false; more(); }
+    if (again) {
+      again = false;
+      more();
+    }
   }
   events.onmessage = more;
 }
 
 document.documentElement.dataset.theme = remember("theme") || "";
-inflate(document.getElementById("data").textContent.trim()).then((model) => {
-  const shown = start(model);
-  document.documentElement.dataset.ready = String(Math.round(performance.now()));
-  if (model.session.live) live(shown);
-}).catch((error) => {
-  document.getElementById("app").replaceChildren(h("p", { class: "loading" }, `This page could not be drawn: ${error}. It wants a browser of 2023 or later.`));
-  document.documentElement.dataset.failed = String(error);
-});
+inflate(document.getElementById("data").textContent.trim())
+  .then((model) => {
+    const shown = start(model);
+    document.documentElement.dataset.ready = String(Math.round(performance.now()));
+    if (model.session.live) live(shown);
+  })
+  .catch((error) => {
+    document
+      .getElementById("app")
+      .replaceChildren(
+        h("p", { class: "loading" }, `This page could not be drawn: ${error}. It wants a browser of 2023 or later.`),
+      );
+    document.documentElement.dataset.failed = String(error);
+  });

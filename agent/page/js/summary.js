@@ -16,28 +16,91 @@ function verdict(m) {
     parts.push(plural(m.rows.length, "message"));
   }
   if (m.totals.retries) parts.push(plural(m.totals.retries, "retry", "retries"));
-  const races = m.todos.filter((t) => t.kind === "race" && t.result?.winner).map((t) => h("span", {}, " ", mono(t.result.winner), " won the race ", mono(t.id), "."));
-  const verb = { completed: "Completed in", failed: "Failed after", cancelled: "Cancelled after", paused: "Paused after", running: m.session.live ? "Running for" : "Still open after" }[state] || state;
-  return h("p", { class: "verdict" }, h("b", { class: `tone ${state}` }, `${verb} ${duration(m.end)}`), ". ", parts.join(", "), ".", races,
-    m.session.reason ? [" ", h("span", { class: "quiet" }, m.session.reason)] : null);
+  const races = m.todos
+    .filter((t) => t.kind === "race" && t.result?.winner)
+    .map((t) => h("span", {}, " ", mono(t.result.winner), " won the race ", mono(t.id), "."));
+  const verb =
+    {
+      completed: "Completed in",
+      failed: "Failed after",
+      cancelled: "Cancelled after",
+      paused: "Paused after",
+      running: m.session.live ? "Running for" : "Still open after",
+    }[state] || state;
+  return h(
+    "p",
+    { class: "verdict" },
+    h("b", { class: `tone ${state}` }, `${verb} ${duration(m.end)}`),
+    ". ",
+    parts.join(", "),
+    ".",
+    races,
+    m.session.reason ? [" ", h("span", { class: "quiet" }, m.session.reason)] : null,
+  );
 }
 
 function tile(name, value, under, title) {
-  return h("div", { class: "tile", title }, h("div", { class: "tile-name" }, name), h("div", { class: "tile-value" }, value), h("div", { class: "tile-under" }, under));
+  return h(
+    "div",
+    { class: "tile", title },
+    h("div", { class: "tile-name" }, name),
+    h("div", { class: "tile-value" }, value),
+    h("div", { class: "tile-under" }, under),
+  );
 }
 
 function tiles(m) {
-  const t = m.totals, out = [];
+  const t = m.totals,
+    out = [];
   const began = new Date(m.session.began * 1000);
-  out.push(tile("Took", duration(m.end), `from ${began.toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`, began.toISOString()));
-  if (t.jobs) out.push(tile("Jobs", String(t.jobs), `${duration(t.job_s)} of work${t.hosts.length ? ` on ${t.hosts.length > 2 ? plural(t.hosts.length, "host") : t.hosts.join(" and ")}` : ""}`));
-  if (t.gpus) out.push(tile("GPU time", `${amount(t.gpu_s / 3600)} h`, `held on ${plural(t.gpus, "GPU")}, ${percent(t.gpu_s / (t.gpus * m.end))} of the time`, `${amount(t.gpu_s)} GPU seconds`));
+  out.push(
+    tile(
+      "Took",
+      duration(m.end),
+      `from ${began.toLocaleString([], { dateStyle: "medium", timeStyle: "short" })}`,
+      began.toISOString(),
+    ),
+  );
+  if (t.jobs)
+    out.push(
+      tile(
+        "Jobs",
+        String(t.jobs),
+        `${duration(t.job_s)} of work${t.hosts.length ? ` on ${t.hosts.length > 2 ? plural(t.hosts.length, "host") : t.hosts.join(" and ")}` : ""}`,
+      ),
+    );
+  if (t.gpus)
+    out.push(
+      tile(
+        "GPU time",
+        `${amount(t.gpu_s / 3600)} h`,
+        `held on ${plural(t.gpus, "GPU")}, ${percent(t.gpu_s / (t.gpus * m.end))} of the time`,
+        `${amount(t.gpu_s)} GPU seconds`,
+      ),
+    );
   if (t.calls) {
-    const cost = t.cost === null ? "no price known" : `${t.cost.toFixed(t.cost < 1 ? 3 : 2)}${t.priced < t.calls ? " for some" : ""}`;
-    out.push(tile(t.cost === null ? "Model" : "Model cost", t.cost === null ? `${amount(t.in + t.out)} tokens` : cost, `${plural(t.calls, "call")}, ${amount(t.in)} in${t.cached ? ` (${percent(t.cached / t.in)} cached)` : ""}, ${amount(t.out)} out`));
+    const cost =
+      t.cost === null
+        ? "no price known"
+        : `${t.cost.toFixed(t.cost < 1 ? 3 : 2)}${t.priced < t.calls ? " for some" : ""}`;
+    out.push(
+      tile(
+        t.cost === null ? "Model" : "Model cost",
+        t.cost === null ? `${amount(t.in + t.out)} tokens` : cost,
+        `${plural(t.calls, "call")}, ${amount(t.in)} in${t.cached ? ` (${percent(t.cached / t.in)} cached)` : ""}, ${amount(t.out)} out`,
+      ),
+    );
   }
-  if (m.questions.length) out.push(tile("Waited for a person", duration(t.asked_s), plural(m.questions.length, "question")));
-  if (m.children.length) out.push(tile("Subagents", String(m.children.length), `${m.children.filter((c) => c.status === "completed").length} reported`));
+  if (m.questions.length)
+    out.push(tile("Waited for a person", duration(t.asked_s), plural(m.questions.length, "question")));
+  if (m.children.length)
+    out.push(
+      tile(
+        "Subagents",
+        String(m.children.length),
+        `${m.children.filter((c) => c.status === "completed").length} reported`,
+      ),
+    );
   if (t.jobs > 1 && m.end > 0) out.push(tile("At once", `${(t.job_s / m.end).toFixed(1)}×`, "jobs, on average"));
   return h("div", { class: "tiles" }, out);
 }
@@ -47,7 +110,12 @@ function longestOf(path, total) {
   const sum = (keyOf) => {
     const sums = new Map();
     for (const [sort, label, start, end, todo] of path) {
-      const entry = sums.get(keyOf(sort, label)) || { sort, label: keyOf === bySort ? SORTS[sort] || sort : label, seconds: 0, todo };
+      const entry = sums.get(keyOf(sort, label)) || {
+        sort,
+        label: keyOf === bySort ? SORTS[sort] || sort : label,
+        seconds: 0,
+        todo,
+      };
       entry.seconds += end - start;
       sums.set(keyOf(sort, label), entry);
     }
@@ -63,40 +131,129 @@ function longestOf(path, total) {
 function pathBar(m, act) {
   const total = m.path.reduce((sum, p) => sum + p[3] - p[2], 0);
   if (!m.path.length || total <= 0) return null;
-  const bar = h("div", { class: m.path.length > 80 ? "path-bar dense" : "path-bar", role: "img", "aria-label": "steps that decided the duration, by time" });
+  const bar = h("div", {
+    class: m.path.length > 80 ? "path-bar dense" : "path-bar",
+    role: "img",
+    "aria-label": "steps that decided the duration, by time",
+  });
   for (const [sort, label, start, end, todo] of m.path) {
     const share = (end - start) / total;
     if (share < 0.0008) continue;
-    bar.append(h("button", {
-      class: `seg sort-${sort}`, style: { flexGrow: String(share * 1000) }, title: `${label}: ${duration(end - start)}, from ${clock(start)}`,
-      onclick: () => act.seek(placeAt(m, start), todo),
-    }, share > 0.05 ? h("span", {}, label) : null));
+    bar.append(
+      h(
+        "button",
+        {
+          class: `seg sort-${sort}`,
+          style: { flexGrow: String(share * 1000) },
+          title: `${label}: ${duration(end - start)}, from ${clock(start)}`,
+          onclick: () => act.seek(placeAt(m, start), todo),
+        },
+        share > 0.05 ? h("span", {}, label) : null,
+      ),
+    );
   }
   const { longest, byName } = longestOf(m.path, total);
   const shown = longest.slice(0, 6).filter((row) => row.seconds / total >= 0.005 || longest.length <= 3);
   const rest = longest.slice(shown.length).reduce((sum, row) => sum + row.seconds, 0);
-  const list = h("ol", { class: "path-list" }, shown.map((row) => h("li", {},
-    h("i", { class: `dot sort-${row.sort}` }), byName && row.todo ? h("button", { class: "link", onclick: () => act.open({ todo: row.todo }) }, row.label) : h("span", {}, row.label),
-    h("span", { class: "quiet" }, byName && row.todo && !["job", "queue"].includes(row.sort) ? SORTS[row.sort] || "" : ""), h("b", {}, duration(row.seconds)), h("span", { class: "share" }, percent(row.seconds / total)))));
-  if (rest > 0 && rest / total >= 0.001) list.append(h("li", { class: "quiet" }, h("i", { class: "dot" }), h("span", {}, plural(longest.length - shown.length, "other")), h("span", {}, ""), h("b", {}, duration(rest)), h("span", { class: "share" }, percent(rest / total))));
-  return h("section", { class: "card path" }, h("h2", {}, "Where the time went"),
-    h("p", { class: "hint" }, "The chain that decided how long it took; what ran beside it is in the lanes below."), bar, list);
+  const list = h(
+    "ol",
+    { class: "path-list" },
+    shown.map((row) =>
+      h(
+        "li",
+        {},
+        h("i", { class: `dot sort-${row.sort}` }),
+        byName && row.todo
+          ? h("button", { class: "link", onclick: () => act.open({ todo: row.todo }) }, row.label)
+          : h("span", {}, row.label),
+        h(
+          "span",
+          { class: "quiet" },
+          byName && row.todo && !["job", "queue"].includes(row.sort) ? SORTS[row.sort] || "" : "",
+        ),
+        h("b", {}, duration(row.seconds)),
+        h("span", { class: "share" }, percent(row.seconds / total)),
+      ),
+    ),
+  );
+  if (rest > 0 && rest / total >= 0.001)
+    list.append(
+      h(
+        "li",
+        { class: "quiet" },
+        h("i", { class: "dot" }),
+        h("span", {}, plural(longest.length - shown.length, "other")),
+        h("span", {}, ""),
+        h("b", {}, duration(rest)),
+        h("span", { class: "share" }, percent(rest / total)),
+      ),
+    );
+  return h(
+    "section",
+    { class: "card path" },
+    h("h2", {}, "Where the time went"),
+    h("p", { class: "hint" }, "The chain that decided how long it took; what ran beside it is in the lanes below."),
+    bar,
+    list,
+  );
 }
 
 function questionsOf(m, act) {
   const open = m.questions.filter((q) => q.end === null);
   if (!open.length || !m.session.live) return null;
-  return h("section", { class: "card asks" }, open.map((q) => h("p", {}, h("b", {}, "asks "), q.text, " ", h("button", { class: "link", onclick: () => act.open({ todo: q.todo }) }, q.todo))));
+  return h(
+    "section",
+    { class: "card asks" },
+    open.map((q) =>
+      h(
+        "p",
+        {},
+        h("b", {}, "asks "),
+        q.text,
+        " ",
+        h("button", { class: "link", onclick: () => act.open({ todo: q.todo }) }, q.todo),
+      ),
+    ),
+  );
 }
 
 function summary(m, act) {
   const live = m.session.live ? h("span", { class: "live" }, "live") : null;
-  return h("header", { class: "top" },
-    h("div", { class: "title" }, h("h1", {}, h("span", { class: `mark ${m.session.status}` }, MARKS[m.session.status] || "•"), " ", m.session.title, live),
-      h("p", { class: "quiet" }, m.session.playbook ? [mono(m.session.playbook), " · "] : null, "session ", mono(m.session.id),
-        m.session.format ? ` · recorded by ${m.session.format}` : "", ` · ${plural(m.rows.length, "message")}`)),
-    h("div", { class: "buttons noprint" },
-      h("button", { class: "tool", title: "Light or dark (t)", onclick: act.theme, "aria-label": "Light or dark" }, "◐"),
-      h("button", { class: "tool", title: "Keys (?)", onclick: act.help, "aria-label": "Keys" }, "?")),
-    verdict(m), tiles(m));
+  return h(
+    "header",
+    { class: "top" },
+    h(
+      "div",
+      { class: "title" },
+      h(
+        "h1",
+        {},
+        h("span", { class: `mark ${m.session.status}` }, MARKS[m.session.status] || "•"),
+        " ",
+        m.session.title,
+        live,
+      ),
+      h(
+        "p",
+        { class: "quiet" },
+        m.session.playbook ? [mono(m.session.playbook), " · "] : null,
+        "session ",
+        mono(m.session.id),
+        m.session.format ? ` · recorded by ${m.session.format}` : "",
+        ` · ${plural(m.rows.length, "message")}`,
+      ),
+    ),
+    h(
+      "div",
+      { class: "buttons noprint" },
+      h(
+        "button",
+        { class: "tool", title: "Light or dark (t)", onclick: act.theme, "aria-label": "Light or dark" },
+        "◐",
+      ),
+      h("button", { class: "tool", title: "Keys (?)", onclick: act.help, "aria-label": "Keys" }, "?"),
+    ),
+    verdict(m),
+    tiles(m),
+  );
 }

@@ -31,8 +31,10 @@ function clock(seconds) {
   if (x < 10 && x !== Math.round(x)) return `${sign}${x.toFixed(1)} s`;
   const whole = Math.round(x);
   const two = (n) => String(n).padStart(2, "0");
-  if (whole >= 86400) return `${sign}${Math.floor(whole / 86400)}d ${two(Math.floor((whole % 86400) / 3600))}:${two(Math.floor((whole % 3600) / 60))}`;
-  const hours = Math.floor(whole / 3600), minutes = Math.floor((whole % 3600) / 60);
+  if (whole >= 86400)
+    return `${sign}${Math.floor(whole / 86400)}d ${two(Math.floor((whole % 86400) / 3600))}:${two(Math.floor((whole % 3600) / 60))}`;
+  const hours = Math.floor(whole / 3600),
+    minutes = Math.floor((whole % 3600) / 60);
   if (hours) return `${sign}${hours}:${two(minutes)}:${two(whole % 60)}`;
   return `${sign}${minutes}:${two(whole % 60)}`;
 }
@@ -44,14 +46,19 @@ function duration(seconds) {
   const x = Math.round(seconds);
   if (x < 60) return `${x} s`;
   if (x < 3600) return `${Math.floor(x / 60)} min${x % 60 ? ` ${x % 60} s` : ""}`;
-  if (x < 86400) return `${Math.floor(x / 3600)} h${Math.floor((x % 3600) / 60) ? ` ${Math.floor((x % 3600) / 60)} min` : ""}`;
+  if (x < 86400)
+    return `${Math.floor(x / 3600)} h${Math.floor((x % 3600) / 60) ? ` ${Math.floor((x % 3600) / 60)} min` : ""}`;
   return `${Math.floor(x / 86400)} d${Math.floor((x % 86400) / 3600) ? ` ${Math.floor((x % 86400) / 3600)} h` : ""}`;
 }
 
 /** 0.66, 42, 3,165, 828M. */
 function amount(n) {
   if (n === null || n === undefined) return "";
-  for (const [size, unit] of [[1e12, "T"], [1e9, "G"], [1e6, "M"]]) {
+  for (const [size, unit] of [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+  ]) {
     if (Math.abs(n) >= size) return `${(n / size).toFixed(Math.abs(n) >= 10 * size ? 0 : 1)}${unit}`;
   }
   if (Number.isInteger(n) || Math.abs(n) >= 1000) return Math.round(n).toLocaleString("en");
@@ -67,16 +74,24 @@ const mono = (text) => h("code", {}, text);
 
 /** Round steps for an axis: the smallest that leaves at most `most` of them. */
 function niceStep(span, most, steps) {
-  return steps.find((step) => span / step <= most) || steps[steps.length - 1] * Math.ceil(span / steps[steps.length - 1] / most);
+  return (
+    steps.find((step) => span / step <= most) ||
+    steps[steps.length - 1] * Math.ceil(span / steps[steps.length - 1] / most)
+  );
 }
-const TIME_STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+const TIME_STEPS = [
+  0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800,
+  604800,
+];
 
 /** The last index at which `test` holds, in a list in which it holds up to some point; -1 for none. */
 function lastWhere(list, test) {
-  let low = 0, high = list.length;
+  let low = 0,
+    high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (test(list[middle])) low = middle + 1; else high = middle;
+    if (test(list[middle])) low = middle + 1;
+    else high = middle;
   }
   return low - 1;
 }
@@ -85,6 +100,8 @@ function remember(key, value) {
   try {
     if (value === undefined) return localStorage.getItem(`turnout.${key}`);
     localStorage.setItem(`turnout.${key}`, value);
-  } catch { /* a page from disk may have no storage */ }
+  } catch {
+    /* a page from disk may have no storage */
+  }
   return null;
 }
