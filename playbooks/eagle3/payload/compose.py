@@ -1,7 +1,8 @@
 """Let the target write prompts itself: the chat template's user turn is left open and sampled until it closes it.
 
 An instruction-tuned model that is given the beginning of a user turn says what users say (Magpie, arXiv 2406.08464).
-Such prompts cost no data set and are as broad as what the model was tuned on. Kept are turns that were closed, are long
+Such prompts cost no data set and are as broad as what the model was tuned on; `compose.openings` begin some of the
+turns, to have more of a kind (code, say). Kept are turns that were closed, are long
 enough, do not run in circles, are written in the wanted letters, and are no duplicates, not even nearly. `generate`
 takes them in beside the other prompts.
 
@@ -47,8 +48,8 @@ def compose(config: Config, work: Workdir) -> Result:
     return {"prompts": len(rows), "kept_from_before": kept_before, "dropped": dict(dropped)}
 
 
-def open_turn(tokenizer: Any) -> list[int]:
-    """The token ids of a conversation in which the user is about to speak.
+def open_turn(tokenizer: Any, opening: str = "") -> list[int]:
+    """The token ids of a conversation in which the user is about to speak, or has begun to with `opening`.
 
     Raises StepError when the template does not write the user's words as they are.
     """
@@ -58,7 +59,7 @@ def open_turn(tokenizer: Any) -> list[int]:
     before, mark, _ = text.partition(MARK)
     if not mark:
         raise StepError("the chat template changes what the user says", hint="give prompts as a file instead")
-    ids: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
+    ids: list[int] = tokenizer(before + opening, add_special_tokens=False)["input_ids"]
     return ids
 
 
@@ -82,15 +83,20 @@ def _write(config: Config, work: Workdir, key: str, rows: list[dict[str, Any]], 
     settings = config.compose
     tokenizer = load_tokenizer(work.target)
     stops = stop_tokens(work.target, tokenizer)
-    request = Request(open_turn(tokenizer), settings.max_new_tokens, stops, settings.temperature, settings.top_p)
+    openings = settings.openings or ("",)
+    turns = [open_turn(tokenizer, opening) for opening in openings]
     until = time.monotonic() + settings.max_seconds if settings.max_seconds else float("inf")
-    requests = [request] * (ASKED_FOR_EACH * (settings.prompts - len(rows)))
+    requests = [
+        Request(turns[n % len(turns)], settings.max_new_tokens, stops, settings.temperature, settings.top_p)
+        for n in range(ASKED_FOR_EACH * (settings.prompts - len(rows)))
+    ]
     progress, meter, dropped = Progress(settings.prompts, "prompts"), Meter(), Counter[str]()
     answers = open_answerer(config, work).answer(requests, until=until)
     with (work.root / COMPOSED).open("a", encoding="utf-8") as file:
-        for _, answer in answers:
+        for number, answer in answers:
             meter.add(len(answer.ids))
-            text = tokenizer.decode([t for t in answer.ids if t not in stops]).strip()
+            text = openings[number % len(openings)] + tokenizer.decode([t for t in answer.ids if t not in stops])
+            text = text.strip()
             reason = flaw(text, settings) if answer.stopped else "unclosed"
             if reason is None and not seen.add(text):
                 reason = "duplicate"
@@ -113,7 +119,7 @@ def _write(config: Config, work: Workdir, key: str, rows: list[dict[str, Any]], 
 def _key(config: Config, checkpoint: Any) -> str:
     settings = config.compose
     parts = [config.target, checkpoint, settings.temperature, settings.top_p, settings.max_new_tokens]
-    parts += [settings.min_words, settings.letters, settings.similarity]
+    parts += [list(settings.openings), settings.min_words, settings.letters, settings.similarity]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

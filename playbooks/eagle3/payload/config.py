@@ -44,6 +44,7 @@ class Compose:
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 256  # a turn that is not closed by then is dropped
+    openings: tuple[str, ...] = ("",)  # what a turn begins with, one after the other: to have more of a kind
     min_words: int = 4
     letters: str = "any"  # the script of the letters: `any`, or the first word of their Unicode names, as `latin`
     similarity: float = 0.7  # estimated Jaccard of word triples from which two prompts are the same

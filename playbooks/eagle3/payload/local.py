@@ -13,6 +13,8 @@ import torch
 
 from .endpoint import Answer, Request
 
+WINDOW = 8  # batches of which the requests are sorted by length together: when time runs out, each kind had its share
+
 
 class Local:
     """The target `model` of transformers; `batch_size` requests are answered together."""
@@ -53,15 +55,18 @@ class Local:
 
 
 def _batches(requests: Sequence[Request], batch_size: int) -> list[list[int]]:
-    """Numbers of requests of one way of sampling and similar length."""
+    """Numbers of requests of one way of sampling and similar length, not far from the order in which they stand."""
 
     def key(n: int) -> tuple[float, float, int, int]:
         request = requests[n]
         return (request.temperature, request.top_p, request.max_new_tokens, len(request.ids))
 
     batches: list[list[int]] = []
-    for n in sorted(range(len(requests)), key=key):
-        if not batches or len(batches[-1]) == batch_size or key(batches[-1][0])[:3] != key(n)[:3]:
-            batches.append([])
-        batches[-1].append(n)
-    return batches
+    for start in range(0, len(requests), WINDOW * batch_size):
+        batches.append([])
+        for n in sorted(range(start, min(len(requests), start + WINDOW * batch_size)), key=key):
+            last = batches[-1]
+            if last and (len(last) == batch_size or key(last[0])[:3] != key(n)[:3]):
+                batches.append([])
+            batches[-1].append(n)
+    return [batch for batch in batches if batch]
