@@ -20,7 +20,7 @@ from state.errors import TurnoutError
 HOME = Path(__file__).resolve().parent.parent
 """Where the packages of Turnout lie side by side."""
 
-app = typer.Typer(name="turnout", add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(name="turnout", add_completion=False, no_args_is_help=False, rich_markup_mode=None)
 app.add_typer(host_commands.app, name="hosts")
 app.add_typer(cli_playbook.app, name="playbook")
 app.add_typer(cli_drafter.app, name="drafter")
@@ -38,10 +38,11 @@ def top(
     db: Db = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Debug logs on stderr.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+) -> int | None:
     """Runs both tracks at once: research the new engine, retry the old one, measure, and switch on evidence.
 
-    `turnout run PLAYBOOK` starts, `turnout resume` goes on after anything, `turnout watch` looks on.
+    `turnout run PLAYBOOK` starts, `turnout resume` goes on after anything, `turnout watch` looks on; `turnout` alone is
+    the chat.
     """
     if db is not None:
         os.environ["TURNOUT_DB"] = db
@@ -52,6 +53,14 @@ def top(
     if version:
         show_version()
         raise typer.Exit
+    if context.invoked_subcommand is not None:
+        return None
+    from agent import cli_chat
+
+    if cli_chat.is_screen():
+        return cli_chat.chat(None, None, plain=False)
+    print(context.get_help(), file=sys.stderr)
+    raise typer.Exit(2)
 
 
 @app.command()

@@ -168,3 +168,14 @@ def test_questions_are_answered_by_command_on_a_terminal(terminal: type[Terminal
     window.wait_for("stop completed")
     window.type("/quit\r")
     assert window.end()[0] == 0
+
+
+def test_turnout_alone_is_the_chat_on_a_terminal_and_the_help_in_a_pipe(terminal: type[Terminal]) -> None:  # noqa: F811
+    """Whoever just types `turnout` lands in the chat; a script is told what there is, with the code of a mistake."""
+    window = terminal()
+    window.wait_for("ay something")
+    window.type("\x04")
+    assert window.end()[0] == 0
+    done = turnout()
+    assert done.returncode == 2
+    assert "Usage: turnout" in done.stderr
