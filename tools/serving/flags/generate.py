@@ -21,7 +21,7 @@ from tools.serving.flags.table import TABLES
 
 DUMP = Path(__file__).with_name("dump.py")
 MARK = "TURNOUT-FLAGS "
-STAND_INS = ([], ["transformers", "torchvision", "huggingface_hub"])
+STAND_INS: tuple[list[str], ...] = ([], ["transformers", "torchvision", "huggingface_hub"])
 """Packages to replace although they are installed, in the order of trying: engines are choosy about their versions."""
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from typing import Any
 
 import yaml
 
 from tools.serving.flags.argv import resolve
-from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of, quote
+from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of
 from tools.serving.flags.read_docker import docker_launch, docker_run
 from tools.serving.flags.read_shell import entry, launches, paths
 from tools.serving.flags.read_yaml import LOADER, documents
-from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, tidy
+from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, quote, tidy
 
 UNIT = re.compile(r"(?m)^\[(?:Unit|Service|Install)\]|^ExecStart[ \t]*=")
 _EXEC = re.compile(r"(?m)^ExecStart[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n(?:[ \t]*[#;][^\n]*\n)*|\\.)*)")
@@ -22,6 +23,7 @@ _LIST = re.compile(
     r"\[[ \t]*(?:[\w./-]*/)?(?:['\"]?vllm['\"]?[ ,]|"
     r"['\"]?(?:[\w./-]*/)?python[\d.]*['\"]?[ ,]+['\"]?-m['\"]?[ ,]+['\"]?vllm)"
 )
+MOST_OPTIONS = 500
 PS = re.compile(
     r"(?m)^[ ]*[\w.+-]+[ ]+\d+[ ]+(?:\d+\.\d[ ]+\d+\.\d[ ]+\d+[ ]+\d+|\d+[ ]+\d+[ ]+\S+)[ ][^\n]*"
     r"(?:\bvllm[ ]+serve\b|vllm\.entrypoints\.)[^\n]*"
@@ -122,6 +124,8 @@ def config_launch(text: str) -> Launch | None:
     if not roots or len(roots) != 1 or not isinstance(roots[0], yaml.MappingNode):
         return None
     names = [str(key.value) for key, _ in roots[0].value]
+    if len(names) > MOST_OPTIONS:
+        return None
     known = sum(resolve(f"--{name}")[0].known for name in names if re.fullmatch(r"[\w.-]+", name))
     if not names or known * 2 < len(names) or "_" in names:
         return None
@@ -236,6 +240,4 @@ def _words(name: str, value: Any) -> list[Word]:
 
 
 def _text(value: Any) -> str:
-    import json
-
     return json.dumps(value) if isinstance(value, dict) else str(value)

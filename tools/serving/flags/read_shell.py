@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from state.errors import UsageError
 from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, own_python, python_of, shifted
 from tools.serving.flags.read_docker import (
     Run,
@@ -43,6 +44,7 @@ MARK = re.compile(
 _ENTRY = re.compile(r"vllm\.entrypoints\.(?:openai\.)?(?:api_server|cli\.main)|vllm\.scripts|vllm\.entrypoints\.cli")
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 MOST = 50
+MOST_WORDS = 4000
 
 
 def launches(text: str, *, depth: int = 0) -> list[Launch]:
@@ -92,6 +94,8 @@ def _at(script: Script, place: int, depth: int) -> list[tuple[Launch, int]]:
     command = command_at(script, place)
     if command is None:
         return []
+    if len(command.words) > MOST_WORDS:
+        raise UsageError(f"a command of {len(command.words)} words is none that anybody starts", hint="give it alone")
     within = next((word for word in command.words if word.start <= place < word.end), None)
     if within is not None and depth < 3 and re.search(r"\s", within.text) and not _starts(command):
         inner = launches(within.text, depth=depth + 1)
@@ -135,7 +139,7 @@ def _launch(script: Script, command: Command) -> Launch | None:
         words=words[arguments:],
         render=lambda new: _edits(script.text, command, begin, new),
         environment=[Variable(name, value.text, ours=True) for name, value in command.assignments.items()]
-        + [Variable(*word.text.split("=", 1), ours=True) for word in words[:begin] if _is_assignment(words, word)],
+        + [_variable(word) for word in words[:begin] if _is_assignment(words, word)],
         entries=paths(words, begin),
         positional=serve,
     )
@@ -149,6 +153,11 @@ def paths(words: Sequence[Word], begin: int) -> list[Entry]:
         return []
     why = "SGLang wants an environment of its own: this path must exist"
     return [Entry("suspicious", program, other, why, 4, given=False)]
+
+
+def _variable(word: Word) -> Variable:
+    name, _, value = word.text.partition("=")
+    return Variable(name, value, ours=True)
 
 
 def _is_assignment(words: list[Word], word: Word) -> bool:

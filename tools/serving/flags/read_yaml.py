@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, image_for, quote
-from tools.serving.flags.read_shell import entry, launches
+from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, image_for
+from tools.serving.flags.read_shell import MOST, entry, launches
 from tools.serving.flags.report import Entry
-from tools.serving.flags.words import Word, loose_split
+from tools.serving.flags.words import Word, loose_split, quote
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LIKELY = re.compile(
@@ -60,6 +60,8 @@ def yaml_launches(text: str) -> list[Launch]:
             launch = _container(text, node, form)
             if launch is not None:
                 found.append(launch)
+            if len(found) >= MOST:
+                return found
     return found
 
 

@@ -224,7 +224,8 @@ def cpu_loras(work: Work, item: Item) -> None:
 @rule("lora-modules")
 def modules(work: Work, item: Item) -> None:
     """Adapters by name. Clients call them in another way."""
-    told, notes = [], []
+    told: list[str] = []
+    notes: list[str] = []
     for text in item.values:
         try:
             value = mend(text)[0] if text.lstrip()[:1] in "{[" else text

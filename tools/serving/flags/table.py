@@ -109,6 +109,10 @@ class Table:
         names = {name: option.dest for name, option in self.by_flag.items() if name.startswith(flag)}
         return tuple(sorted(names))
 
+    @cached_property
+    def _argparse(self) -> argparse.ArgumentParser:
+        return self.parser()
+
     def parser(self) -> argparse.ArgumentParser:
         """A fresh argparse parser that takes what the engine's takes. Errors raise `Refused`."""
         parser = _Parser(prog=self.engine, add_help=False)
@@ -121,7 +125,7 @@ class Table:
 
     def parse(self, words: Sequence[str]) -> dict[str, Any]:
         """What `words` set, without what they leave or set to its default. Raises `Refused`."""
-        found = vars(self.parser().parse_args(list(words)))
+        found = vars(self._argparse.parse_args(list(words)))
         return {dest: value for dest, value in found.items() if value != self.by_dest[dest].default}
 
 

@@ -25,7 +25,7 @@ from tools.serving.flags.read_other import (
     settings,
     unit_launches,
 )  # fmt: skip
-from tools.serving.flags.read_shell import MARK, launches
+from tools.serving.flags.read_shell import MARK, MOST_WORDS, launches
 from tools.serving.flags.read_yaml import LIKELY, yaml_launches
 from tools.serving.flags.report import Translation, is_secret, ranked, redacted
 from tools.serving.flags.rules_env import variable
@@ -35,6 +35,8 @@ from tools.serving.flags.table import Table, load
 from tools.serving.flags.work import FINISHING, Look, Work, check, open_value
 
 MOST = 4 * 1024 * 1024
+_UNCOMMENTED = re.compile(r"(?m)^[^#\n]*?vllm")
+READ_AT_MOST = 128 * 1024
 _ATTACHED = re.compile(r"(?m)^#[ \t]*(\S+?):[ \t]*\n")
 _FENCE = re.compile(r"(?ms)^[ \t]*```[^\n]*\n(.*?)^[ \t]*```")
 _HEREDOC = re.compile(
@@ -59,6 +61,7 @@ def translate(
         raise UsageError(
             f"the text has {len(text)} characters", hint="give the one script or manifest that starts vLLM"
         )
+    before, text, after = _neighbourhood(text)
     kept, attached = _attachments(text)
     found = read(kept)
     if not found:
@@ -69,7 +72,34 @@ def translate(
     found = sorted(found, key=lambda launch: not (launch.words or launch.config))
     beside = {**attached, **(files or {})}
     results = [_one(launch, table, beside, look) for launch in found]
-    return _whole(kept, found, results, table)
+    if "vllm" in before or "vllm" in after:
+        why = f"only the {READ_AT_MOST // 1024} KB around the first start of vLLM were read"
+        results[0].work.say("a long text", "suspicious", "", why, cost=6)
+    whole = _whole(kept, found, results, table)
+    secrets = _loose_secrets(before + after)
+    if whole.command is not None:
+        whole.command = redacted(before, secrets) + whole.command + redacted(after, secrets)
+    return whole
+
+
+def _neighbourhood(text: str) -> tuple[str, str, str]:
+    """What is before, in and after the part of a long text that is read: around the first word of vLLM."""
+    if len(text) <= READ_AT_MOST:
+        return "", text, ""
+    first = _UNCOMMENTED.search(text)
+    place = first.end() - 4 if first else 0
+    start, end = text.rfind("\n---", 0, place) + 1, text.find("\n---", place)
+    end = len(text) if end < 0 else end + 1
+    if end - start > READ_AT_MOST:
+        start = text.find("\n", max(0, place - READ_AT_MOST // 4), place) + 1 if place > READ_AT_MOST // 4 else 0
+        end = min(len(text), start + READ_AT_MOST)
+        if end < len(text):
+            end = max(text.rfind("\n", place, end) + 1, place)
+        if end - place < 8:
+            raise UsageError(
+                f"a line of more than {READ_AT_MOST // 1024} KB is no command", hint="give the command alone"
+            )
+    return text[:start], text[start:end], text[end:]
 
 
 def read(text: str) -> list[Launch]:
@@ -119,6 +149,8 @@ def _attachments(text: str) -> tuple[str, dict[str, str]]:
 
 def _items(launch: Launch, files: Mapping[str, str], variables: Mapping[str, str]) -> list[Item]:
     """The settings of a launch; those of its configuration file first, because the command line wins."""
+    if len(launch.words) > MOST_WORDS:
+        raise UsageError(f"a command of {len(launch.words)} words is none that anybody starts", hint="give it alone")
     items = read_words(launch.words, positional=launch.positional)
     config = next((item for item in items if item.name == "config" and item.values), None)
     if config is None:
@@ -225,7 +257,8 @@ def _order(work: Work) -> None:
 
 
 def _whole(text: str, found: Sequence[Launch], results: Sequence[_Result], table: Table) -> Translation:
-    first, secrets = results[0], {}
+    first = results[0]
+    secrets: dict[str, str] = {}
     edits = []
     for launch, result in zip(found, results, strict=True):
         secrets |= result.work.secrets
