@@ -151,3 +151,37 @@ def test_the_command_prints_the_address_and_ends_on_ctrl_c(db: Database) -> None
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     assert turnout("view", "nothing", "--no-browser").returncode == 2
+
+
+@pytest.mark.skipif(chromium.find() is None, reason="there is no chromium: `apt-get install chromium`")
+def test_a_page_that_moves_stays_as_the_reader_left_it(
+    server: ThreadingHTTPServer, db: Database, tmp_path: Path
+) -> None:
+    """Filters, the search, the open todo and the widened lanes outlive an update; while one types none comes."""
+
+    def run(conn) -> None:  # type: ignore[no-untyped-def]
+        Tape(conn, "livel234").begin("A running session").at(5).todo("one", "The first").at(6).start("one")
+
+    db.write(run)
+    with Chromium(tmp_path / "chromium") as browser:
+        browser.open(f"http://127.0.0.1:{server.server_port}/s/livel234/?token={TOKEN}")
+        browser.evaluate("document.querySelector('.box').dispatchEvent(new Event('click'))")
+        browser.evaluate("[...document.querySelectorAll('.chip')].find((c) => c.innerText === 'Jobs').click()")
+        browser.key("+")
+        browser.key("/")
+        browser.key("o")
+        browser.wait("document.querySelector('.found').textContent")
+        where = "document.querySelector('.where').textContent"
+        before = browser.evaluate(where)
+        db.write(lambda conn: append(conn, "livel234", [c.todo_status("one", "in_progress", "completed")], BEGAN + 60))
+        assert browser.evaluate(where) == before
+        browser.evaluate("document.activeElement.blur()")
+        browser.wait("document.querySelector('.box.st-completed')")
+        assert browser.evaluate("document.querySelector('.search input').value") == "o"
+        assert browser.evaluate("document.querySelector('.detail').hidden") is False
+        assert "completed" in browser.evaluate("document.querySelector('.detail').innerText")
+        pressed = "[...document.querySelectorAll('.chip')].find((c) => c.innerText === 'Jobs').ariaPressed"
+        assert browser.evaluate(pressed) == "false"
+        zoom = "document.querySelector('.lanes-inner').style.getPropertyValue('--zoom')"
+        assert float(browser.evaluate(zoom)) > 1.5
+        assert browser.errors() == []

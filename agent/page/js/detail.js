@@ -22,6 +22,7 @@ function facts(value) {
 }
 
 function makeDetail(m, act) {
+  let current = null;
   const body = h("div", { class: "detail-body" });
   const node = h(
     "aside",
@@ -192,6 +193,7 @@ function makeDetail(m, act) {
             ? message(what.row)
             : null;
     if (!made) return;
+    current = what;
     body.replaceChildren(
       ...[made]
         .flat(4)
@@ -204,7 +206,8 @@ function makeDetail(m, act) {
   }
   function close() {
     node.hidden = true;
+    current = null;
     document.documentElement.classList.remove("detail-open");
   }
-  return { node, open, close, isOpen: () => !node.hidden };
+  return { node, open, close, shown: () => current };
 }

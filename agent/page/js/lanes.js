@@ -1,12 +1,10 @@
 // Draws the time lanes: labels at the left, bars on an axis of time that can be widened, the moment as a needle.
 
-function makeLanes(m, act) {
+function makeLanes(m, act, kept) {
   const { lanes: all, todos } = lanesOf(m);
   const few = todos > MOST_LANES ? [...shared(m, all.slice(0, todos)), ...all.slice(todos)] : all;
-  let zoom = 1,
-    everything = false,
-    folding = true,
-    scale = scaleOf(m, true);
+  let { zoom, everything, folding } = kept || { zoom: 1, everything: false, folding: true };
+  let scale = scaleOf(m, folding);
   const inner = h("div", { class: "lanes-inner" });
   const scroll = h("div", { class: "lanes-scroll", tabindex: "0", "aria-label": "time lanes" }, inner);
   const over = h("div", { class: "lanes-over" });
@@ -177,7 +175,13 @@ function makeLanes(m, act) {
     scroll,
     more,
   );
-  return { node, draw, at, zoom: (factor) => setZoom(factor ? zoom * factor : 1) };
+  return {
+    node,
+    draw,
+    at,
+    zoom: (factor) => setZoom(factor ? zoom * factor : 1),
+    state: () => ({ zoom, everything, folding }),
+  };
 }
 
 function legend(m) {

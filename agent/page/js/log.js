@@ -12,20 +12,20 @@ const GROUP_NAMES = {
 };
 const OFF_AT_FIRST = new Set(["reports", "details"]);
 
-function makeLog(m, act) {
+function makeLog(m, act, kept) {
   const counts = {};
   for (const row of m.rows) {
     const group = m.kinds[row[3]][1];
     counts[group] = (counts[group] || 0) + 1;
   }
-  const on = new Set(Object.keys(counts).filter((g) => !OFF_AT_FIRST.has(g)));
-  let wanted = "",
+  const on = new Set(Object.keys(counts).filter((g) => !(kept ? kept.off : OFF_AT_FIRST).has(g)));
+  let wanted = kept?.wanted || "",
     visible = [],
     hidden = 0,
     anchor = null,
     chunks = [],
     shownAt = -1,
-    source = -1;
+    source = kept?.source ?? -1;
   const list = h("div", { class: "log-list", tabindex: "0", "aria-label": "messages" });
   const found = h("button", {
     class: "quiet found",
@@ -110,6 +110,10 @@ function makeLog(m, act) {
   /** Keep the row of the moment where it is while rows above it take their real height, until the reader scrolls. */
   function settle() {
     if (!anchor) return;
+    if (anchor.top) {
+      list.scrollTop = anchor.node.offsetTop - list.offsetTop;
+      return;
+    }
     if (anchor.last) {
       list.scrollTop = list.scrollHeight;
       return;
@@ -126,6 +130,25 @@ function makeLog(m, act) {
       },
       { passive: true },
     );
+
+  /** The first message in sight, when the reader has scrolled there. */
+  function topIndex() {
+    if (anchor) return anchor.top ? Number(anchor.node.dataset.index) : null;
+    const node = [...list.querySelectorAll(".item")].find(
+      (one) => one.offsetTop - list.offsetTop + one.offsetHeight > list.scrollTop,
+    );
+    return node ? Number(node.dataset.index) : null;
+  }
+
+  /** Bring a message to the top, and keep it there. */
+  function toTop(index) {
+    const at = lastWhere(visible, (i) => i <= index);
+    if (at < 0) return;
+    const chunk = chunks[Math.floor(at / CHUNK)];
+    render(chunk);
+    anchor = { node: chunk.node.children[at % CHUNK], top: true };
+    settle();
+  }
 
   /** Show the moment: later messages are pale, the last one is marked and in sight. */
   function at(place, force) {
@@ -147,6 +170,7 @@ function makeLog(m, act) {
   const box = h("input", {
     type: "search",
     placeholder: "Search  /",
+    value: wanted,
     "aria-label": "Search the messages",
     oninput: (e) => {
       clearTimeout(box.timer);
@@ -205,7 +229,9 @@ function makeLog(m, act) {
             },
           },
           h("option", { value: -1 }, "all"),
-          m.sources.map(([id, title], n) => h("option", { value: n }, n ? title || id : "main")),
+          m.sources.map(([id, title], n) =>
+            h("option", { value: n, selected: n === source }, n ? title || id : "main"),
+          ),
         )
       : null;
   const node = h(
@@ -217,7 +243,16 @@ function makeLog(m, act) {
   );
   return {
     node,
-    draw: choose,
+    draw: () => {
+      choose();
+      if (kept && kept.top !== null) toTop(kept.top);
+    },
+    state: () => ({
+      off: new Set(Object.keys(GROUP_NAMES).filter((g) => (counts[g] ? !on.has(g) : OFF_AT_FIRST.has(g)))),
+      wanted,
+      source,
+      top: topIndex(),
+    }),
     at,
     next,
     focus: () => box.focus(),

@@ -15,11 +15,12 @@ const KEYS = [
   ["Esc", "close"],
 ];
 
-function start(model) {
+/** Draw a model. `kept` is what `state` of the page before it said: a page that moves stays as the reader left it. */
+function start(model, kept) {
   const m = prepare(model);
   const app = document.getElementById("app");
-  let place = m.rows.length,
-    follow = true;
+  let follow = kept?.follow ?? true,
+    place = follow ? m.rows.length : kept.place;
 
   const act = {
     place: () => place,
@@ -44,9 +45,9 @@ function start(model) {
   };
 
   const detail = makeDetail(m, act),
-    lanes = makeLanes(m, act),
+    lanes = makeLanes(m, act, kept?.lanes),
     graph = makeGraph(m, act),
-    log = makeLog(m, act),
+    log = makeLog(m, act, kept?.log),
     plots = makePlots(m, act),
     player = makePlayer(m, act);
   const help = h(
@@ -150,13 +151,13 @@ function start(model) {
   fit();
   log.draw();
   show();
-  if (location.hash) {
+  if (kept?.detail) detail.open(kept.detail);
+  if (location.hash && !kept) {
     const found = findPlace(m, decodeURIComponent(location.hash.slice(1)));
     if (found !== null) act.seek(found);
   }
   return {
-    state: () => ({ place, follow, rows: m.rows.length }),
-    seek: act.seek,
+    state: () => ({ place, follow, lanes: lanes.state(), log: log.state(), detail: detail.shown() }),
     leave() {
       document.removeEventListener("keydown", onKey);
       removeEventListener("beforeprint", onPrint);
@@ -179,31 +180,41 @@ function made(m) {
 /** Ask the server that sent this page for more, when it says that there is more. */
 function live(shown) {
   const events = new EventSource("events");
-  let busy = false,
-    again = false;
+  let waits = false;
   async function more() {
-    if (busy) {
-      again = true;
-      return;
-    }
-    busy = true;
+    const began = performance.now();
     const answer = await fetch("model");
     if (answer.ok) {
-      const before = shown.state(),
-        y = scrollY;
       const next = await inflate(await answer.text());
+      const y = scrollY,
+        kept = shown.state();
       shown.leave();
-      shown = start(next);
-      if (!before.follow) shown.seek(before.place);
+      shown = start(next, kept);
       scrollTo(0, y);
+      if (!next.session.live) events.close();
     }
-    busy = false;
-    if (again) {
-      again = false;
-      more();
-    }
+    return performance.now() - began;
   }
-  events.onmessage = more;
+  /** Once for however many signs, not while somebody types, and never more than a quarter of the time. */
+  async function soon() {
+    if (waits) return;
+    waits = true;
+    while (/^(INPUT|SELECT)$/.test(document.activeElement?.tagName) || document.querySelector("dialog[open]"))
+      await pause(300);
+    waits = false;
+    const took = await more();
+    waits = true;
+    await pause(3 * took);
+    waits = false;
+    if (missed) soon();
+    missed = false;
+  }
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+  let missed = false;
+  events.onmessage = () => {
+    if (waits) missed = true;
+    else soon();
+  };
 }
 
 document.documentElement.dataset.theme = remember("theme") || "";
