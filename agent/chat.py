@@ -101,7 +101,6 @@ class Chat:
     questions: dict[str, Question] = field(default_factory=dict)
     ready: anyio.Event = field(default_factory=anyio.Event)
     _told_without_model: bool = False
-    _playbooks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.conversation.listen(self._entry_changed)
@@ -165,7 +164,7 @@ class Chat:
         if self.board.title != UNTITLED:
             return self.board.title
         said = (entry.text for entry in self.conversation.entries if entry.kind == "said")
-        return ", ".join(self._playbooks) or " ".join(next(said, UNTITLED).split())[:100]
+        return ", ".join(self.conversation.playbooks) or " ".join(next(said, UNTITLED).split())[:100]
 
     # What commands say
 
@@ -194,19 +193,12 @@ class Chat:
     def changed(self, changes: Sequence[Change], seqs: Sequence[int]) -> None:
         """These changes are stored, under these numbers."""
         now = time.time()
-        added = sum(change.kind == "todo.added" for change in changes)
         for seq, change in zip(seqs, changes, strict=True):
             self.board.apply(change.kind, change.payload, now)
             self.board.seq = seq
             self.conversation.apply(change.kind, change.payload, seq, now)
             if change.kind == "todo.status":
                 self._moved(change.payload, seq, now)
-            elif change.kind == "playbook.loaded":
-                self._playbooks.append(change.payload["playbook"])
-                line = Text.assemble(
-                    ("▶ ", "bold cyan"), (change.payload["playbook"], "bold"), f": {added} todos joined"
-                )
-                self.conversation.event(line, seq=seq, time=now)
             elif change.kind == "approval.answered":
                 self._gone(change.payload["todo"])
         for face in self.faces:

@@ -49,6 +49,7 @@ class Conversation:
     def __init__(self, changed: Listener | None = None) -> None:
         self.entries: list[Entry] = []
         self.dropped = 0
+        self.playbooks: list[str] = []
         self._changed = changed or (lambda _entry: None)
         self._answers: dict[str, Entry] = {}
         self._tools: dict[str, Entry] = {}
@@ -117,6 +118,13 @@ class Conversation:
     def _said(self, p: Mapping[str, Any], seq: int, time: float) -> None:
         self._add(Entry("said", p["text"], "queued" if p.get("queued") else "done", seq=seq, time=time))
 
+    def _asked_model(self, p: Mapping[str, Any], seq: int, time: float) -> None:
+        """What was said while the model spoke is now before it."""
+        for entry in self.entries[-50:]:
+            if entry.kind == "said" and entry.state == "queued":
+                entry.state = "done"
+                self._touch(entry)
+
     def _answered(self, p: Mapping[str, Any], seq: int, time: float) -> None:
         texts = [block.get("text", "") for block in p["content"] if block.get("type") == "text"]
         entry = self.begin(p["call"], time)
@@ -159,6 +167,11 @@ class Conversation:
         entry.lines = [Text(_headline(p["report"]) or p["status"])]
         self._touch(entry)
 
+    def _loaded(self, p: Mapping[str, Any], seq: int, time: float) -> None:
+        self.playbooks.append(p["playbook"])
+        line = Text.assemble(("▶ ", "bold cyan"), (p["playbook"], "bold"), " joined the graph")
+        self.event(line, seq=seq, time=time)
+
     def _asked(self, p: Mapping[str, Any], seq: int, time: float) -> None:
         self._questions[p["todo"]] = p["question"]
 
@@ -199,12 +212,14 @@ def _headline(report: Mapping[str, Any]) -> str:
 
 _HANDLERS: dict[str, Callable[[Conversation, Mapping[str, Any], int, float], None]] = {
     "operator.said": Conversation._said,
+    "model.asked": Conversation._asked_model,
     "model.answered": Conversation._answered,
     "model.failed": Conversation._failed,
     "tool.answered": Conversation._tool_answered,
     "conversation.compacted": Conversation._compacted,
     "child.started": Conversation._child_started,
     "child.reported": Conversation._child_reported,
+    "playbook.loaded": Conversation._loaded,
     "approval.asked": Conversation._asked,
     "approval.answered": Conversation._answer_given,
 }

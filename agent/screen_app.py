@@ -238,8 +238,10 @@ class ChatApp(App[tuple[int, str | None]]):
     def on_question_panel_done(self, message: QuestionPanel.Done) -> None:
         prompt = self.query_one(Prompt)
         prompt.focus()
-        if message.typed:
-            prompt.insert(message.typed)
+        if message.typed.strip("\n"):
+            prompt.insert(message.typed.strip("\n"))
+        if message.typed.endswith("\n"):
+            self._enter(prompt.take())
 
     def ask(self, question: Any) -> None:
         """Show a question. It takes the keys only when nobody is typing."""

@@ -1,7 +1,7 @@
 """A question in place, above the prompt: once, always for this rule, or no with a reason. By keys, never by accident.
 
-The panel takes the keys by itself only when nothing is being typed; else Tab gives it the keys. What is typed into the
-prompt is never taken for an answer.
+The panel takes the keys by itself only when nothing is being typed; else Tab gives it the keys. A key answers only when
+no other follows it at once, so that a word that somebody begins to type is never taken for an answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from rich.text import Text
 from textual import events
 from textual.containers import Vertical
 from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import Input, Static
+
+ALONE_S = 0.25
+"""So long after a key nothing else must be typed for it to be an answer."""
 
 
 class QuestionPanel(Vertical, can_focus=True):
@@ -25,7 +29,7 @@ class QuestionPanel(Vertical, can_focus=True):
             self.todo, self.answer, self.reason, self.always = todo, answer, reason, always
 
     class Done(Message):
-        """No question is left, or the operator types something else, beginning with `typed`."""
+        """No question is left, or the operator types something else: `typed`, of which Enter is a line's end."""
 
         def __init__(self, typed: str = "") -> None:
             super().__init__()
@@ -44,6 +48,8 @@ class QuestionPanel(Vertical, can_focus=True):
         super().__init__(**options)
         self._questions: list[Any] = []
         self._says_no = False
+        self._typing = False
+        self._pending: tuple[str, Timer] | None = None
         self._text = Static()
         self._input = Input(compact=True)
 
@@ -123,6 +129,8 @@ class QuestionPanel(Vertical, can_focus=True):
         return line
 
     def on_focus(self) -> None:
+        self._typing = False
+        self._drop()
         self.call_later(self._paint)
 
     def on_blur(self) -> None:
@@ -137,23 +145,50 @@ class QuestionPanel(Vertical, can_focus=True):
                 self.remove_class("-writes")
                 self.focus()
             return
-        if event.key == "y":
-            self._answer("yes")
-        elif event.key == "a" and question.lasting:
-            self._answer("yes", always=True)
-        elif event.key == "n":
+        if event.character is None and event.key != "enter":
+            return
+        event.stop()
+        typed = "\n" if event.key == "enter" else event.character or ""
+        if self._pending is not None or self._typing or not self._answers(typed):
+            self._type((self._drop() or "") + typed)
+        else:
+            self._pending = typed, self.set_timer(ALONE_S, self._take)
+
+    def _answers(self, key: str) -> bool:
+        """Whether this key answers the question that is shown."""
+        question = self.current
+        numbers = [str(number) for number in range(1, min(9, len(question.options)) + 1)]
+        return key in ["y", "n", *(["a"] if question.lasting else []), *numbers]
+
+    def _drop(self) -> str | None:
+        """Forget the key that might have been an answer; which it was."""
+        if self._pending is None:
+            return None
+        (key, timer), self._pending = self._pending, None
+        timer.stop()
+        return key
+
+    def _type(self, text: str) -> None:
+        """These keys are words for the prompt, and so are those behind them."""
+        if text != "\n" or self._typing:
+            self._typing = True
+            self.post_message(self.Done(text))
+
+    def _take(self) -> None:
+        """The key stood alone: it is the answer."""
+        key = self._drop()
+        if key is None or self.current is None:
+            return
+        if key == "n":
             self._says_no = True
             self.add_class("-writes")
             self._input.placeholder = "reason"
             self._input.focus()
             self._paint()
-        elif event.character and event.character.isdigit() and 0 < int(event.character) <= len(question.options):
-            self._answer(question.options[int(event.character) - 1])
-        elif event.character and event.is_printable:
-            self.post_message(self.Done(event.character))
+        elif key.isdigit():
+            self._answer(self.current.options[int(key) - 1])
         else:
-            return
-        event.stop()
+            self._answer("yes", always=key == "a")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -101,6 +101,8 @@ class LinesPane(StripsPane):
 
     def show(self, lines: Sequence[Text], marked: int | None = None) -> None:
         """These lines, the `marked` one standing out and in sight."""
+        if not self.room.width:
+            return  # not laid out yet; being laid out asks for them again
         moved = marked != self.marked
         if list(lines) == self._lines and not moved:
             return

@@ -12,7 +12,9 @@ from typing import Any
 import anyio
 import pytest
 from rich.text import Text
+from textual.events import Key
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from agent.chat import Question
 from agent.screen_app import ChatApp
@@ -101,15 +103,18 @@ async def test_what_is_typed_before_the_session_is_there_is_not_lost(tmp_path: P
         app.exit((0, None))
 
 
-@pytest.mark.parametrize(("keys", "answer"), [(("y",), "completed"), (("n", "enter"), "failed")])
-async def test_a_question_is_answered_in_place_by_keys(tmp_path: Path, keys: tuple[str, ...], answer: str) -> None:
+@pytest.mark.parametrize(("key", "answer"), [("y", "completed"), ("n", "failed")])
+async def test_a_question_is_answered_in_place_by_keys(tmp_path: Path, key: str, answer: str) -> None:
     """Tab gives the keys to the question, y and n answer it, and typing goes on afterwards."""
     async with opened() as (app, pilot):
         await type_line(app, pilot, f"/run {playbook(tmp_path, ASKS)}")
         await until(app, lambda: bool(app.session.chat.questions))
         if not app.query_one(QuestionPanel).has_focus:
             await pilot.press("tab")
-        await pilot.press(*keys)
+        await pilot.press(key)
+        if key == "n":
+            await until(app, lambda: app.query_one(Input).has_focus)
+            await pilot.press("enter")
         await until(app, lambda: status(app, "leave") == answer)
         await until(app, lambda: app.query_one(Prompt).has_focus)
         assert not app.query_one(QuestionPanel).display
@@ -122,7 +127,9 @@ async def test_a_no_has_its_reason(tmp_path: Path) -> None:
         await until(app, lambda: bool(app.session.chat.questions))
         if not app.query_one(QuestionPanel).has_focus:
             await pilot.press("tab")
-        await pilot.press("n", *"in use", "enter")
+        await pilot.press("n")
+        await until(app, lambda: app.query_one(Input).has_focus)
+        await pilot.press(*"in use", "enter")
         await until(app, lambda: status(app, "leave") == "failed")
         assert app.session.chat.board.todos["leave"].reason.endswith("in use")
 
@@ -135,6 +142,19 @@ async def test_typing_is_never_taken_for_an_answer(tmp_path: Path) -> None:
         await until(app, lambda: app.query_one(QuestionPanel).current is not None)
         await pilot.press("y")
         assert app.query_one(Prompt).text == "why"
+        assert status(app, "leave") == "in_progress"
+
+
+async def test_a_word_that_begins_like_an_answer_is_a_word(tmp_path: Path) -> None:
+    """Even where the question has the keys: `you there` is typed at once, goes to the prompt and is sent."""
+    async with opened() as (app, pilot):
+        await type_line(app, pilot, f"/run {playbook(tmp_path, ASKS)}")
+        await until(app, lambda: bool(app.session.chat.questions))
+        if not app.query_one(QuestionPanel).has_focus:
+            await pilot.press("tab")
+        for key in (*"you", "space", *"there", "enter"):
+            app.post_message(Key(key, {"space": " ", "enter": "\r"}.get(key, key)))
+        await until(app, lambda: "you there" in shown(app))
         assert status(app, "leave") == "in_progress"
 
 
