@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from tools.serving.flags.argv import resolve
+from tools.serving.flags.items import resolve
 from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of
 from tools.serving.flags.read_docker import docker_launch, docker_run
 from tools.serving.flags.read_shell import entry, launches, paths
-from tools.serving.flags.read_yaml import LOADER, documents
 from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, quote, tidy
+from tools.serving.flags.yaml_nodes import LOADER, documents
 
 UNIT = re.compile(r"(?m)^\[(?:Unit|Service|Install)\]|^ExecStart[ \t]*=")
 _EXEC = re.compile(r"(?m)^ExecStart[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n(?:[ \t]*[#;][^\n]*\n)*|\\.)*)")

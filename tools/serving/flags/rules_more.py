@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tools.serving.flags.argv import Item
+from tools.serving.flags.items import Item
 from tools.serving.flags.names import ATTENTION
 from tools.serving.flags.work import Work, finish, rule, short
 

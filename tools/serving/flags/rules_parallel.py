@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import ceil
 
-from tools.serving.flags.argv import Item
+from tools.serving.flags.items import Item
 from tools.serving.flags.work import Work, finish, rule, whole
 
 GPUS_OF_A_HOST = 8

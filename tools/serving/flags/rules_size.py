@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 
-from tools.serving.flags.argv import Item
+from tools.serving.flags.items import Item
 from tools.serving.flags.repair import mend
 from tools.serving.flags.work import Work, finish, fraction, open_value, rule, whole
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tools.serving.flags.argv import Item
+from tools.serving.flags.items import Item
 from tools.serving.flags.names import ATTENTION, METHODS
 from tools.serving.flags.work import Work, finish, rule, short, whole
 

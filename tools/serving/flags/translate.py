@@ -14,8 +14,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from state.errors import UsageError
-from tools.serving.flags import rules_more, rules_parallel, rules_size, rules_spec  # noqa: F401 - they register rules
-from tools.serving.flags.argv import Item, merge, read_config, read_words
+from tools.serving.flags import (  # noqa: F401 - they register rules
+    rules_more,
+    rules_parallel,
+    rules_size,
+    rules_spec,
+    rules_switch,
+    rules_values,
+)
+from tools.serving.flags.argv import merge, read_config, read_words
+from tools.serving.flags.items import Item
 from tools.serving.flags.launch import Launch, Renewed, applied, shifted
 from tools.serving.flags.read_other import (
     PS,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from tools.serving.flags.argv import Item
+from tools.serving.flags.items import Item
 from tools.serving.flags.report import Entry
 from tools.serving.flags.table import Option, Refused, Table
 
