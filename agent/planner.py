@@ -60,6 +60,7 @@ class Planner:
         self._doing: Doing = "no model" if speaker is None else "idle"
         self._hold: Hold = "nothing"
         self._turns = 0
+        self._fresh = False
         self._questions = 0
         self._news = anyio.Event()
         self._send, self._heard = anyio.create_memory_object_stream[str](float("inf"))
@@ -148,6 +149,7 @@ class Planner:
                     self.speaker.malformed = 0
             elif change.kind == "notice.raised" and self._hold == "news":
                 self._hold = "nothing"
+            self._fresh = self._fresh or change.kind != "tool.answered"
             self._news.set()
 
     def _is_over_budget(self) -> bool:
@@ -168,6 +170,7 @@ class Planner:
         """One turn, and what its failure means."""
         assert self.speaker is not None
         compacting, self._compact = self._compact, []
+        self._fresh = False
         try:
             if compacting:
                 await self.speaker.compact()
@@ -191,7 +194,8 @@ class Planner:
                 done.set()
 
     def _failed(self, error: ModelError, hold: Hold) -> None:
-        self._hold = hold
+        # What came while the turn was failing is news already.
+        self._hold = "nothing" if hold == "news" and self._fresh else hold
         told = error.message + (f" ({error.hint})" if error.hint else "")
         self._tell("turn_failed", f"c{self.transcript.calls}", error.kind, told, None)
 
