@@ -15,14 +15,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
-from agent.board import Board
+from agent.board import Board, BoardJob, BoardTodo
 from state.errors import NotFound, UsageError
 
-EVERY = 500
+EVERY = 2_000
 """Messages between two boards that are kept."""
 
 
@@ -190,14 +191,20 @@ def advance(board: Board, entries: Sequence[Entry]) -> None:
         board.seq = entry.seq
 
 
+_todo_values = attrgetter(*(field.name for field in fields(BoardTodo)))
+_job_values = attrgetter(*(field.name for field in fields(BoardJob)))
+
+
 def copy(board: Board) -> Board:
-    """A board that may go on without the other one."""
+    """A board that may go on without the other one. Built field by field: `replace` takes ten times as long."""
     twin = replace(board, questions=dict(board.questions), lost=dict(board.lost))
-    twin.jobs = {id: replace(job, pace=job.pace.copy()) for id, job in board.jobs.items()}
-    twin.todos = {
-        id: replace(todo, after=list(todo.after), job=twin.jobs.get(todo.job.id) if todo.job else None)
-        for id, todo in board.todos.items()
-    }
+    twin.jobs = {id: BoardJob(*_job_values(job)) for id, job in board.jobs.items()}
+    for job in twin.jobs.values():
+        job.pace = job.pace.copy()
+    twin.todos = {id: BoardTodo(*_todo_values(todo)) for id, todo in board.todos.items()}
+    for todo in twin.todos.values():
+        todo.after = todo.after.copy()
+        todo.job = twin.jobs.get(todo.job.id) if todo.job is not None else None
     return twin
 
 

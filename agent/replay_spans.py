@@ -138,9 +138,9 @@ def _job_state(spans: Spans, e: Entry, place: int) -> None:
     job.note = p.get("reason") or ""
     job.more |= {name: p[name] for name in ("rc", "signal") if p.get(name) is not None}
     for gpu in job.more["gpus"]:
-        for lease in spans.leases[job.more["host"], gpu]:
-            if lease.id == job.id:
-                lease.end, lease.status = e.time, p["state"]
+        held = reversed(spans.leases[job.more["host"], gpu])
+        lease = next(lease for lease in held if lease.id == job.id)
+        lease.end, lease.status = e.time, p["state"]
 
 
 def _job_cancel(spans: Spans, e: Entry, place: int) -> None:

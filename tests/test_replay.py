@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.board import Board
 from agent.look import read_board
-from agent.replay import Entry, Facts, Recording, since_start
+from agent.replay import EVERY, Entry, Facts, Recording, since_start
 from agent.replay_path import path
 from agent.replay_player import LONGEST_PAUSE_S, Player, speed_of
 from agent.replay_series import curves, measured, rows
@@ -395,7 +395,7 @@ def test_a_long_log_is_opened_and_sought_quickly(db: Database) -> None:
         for place in (10, 5_900, 3_000, 1):
             applied = 0
             recording.board(place)
-            assert applied < 500
+            assert applied < EVERY
     finally:
         patch.undo()
 
