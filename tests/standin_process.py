@@ -11,6 +11,7 @@ runs cut off. Faults come by the environment, so that a test puts them into the 
     STANDIN_DEAF=1           tool calls come as text
     STANDIN_SECONDS=0.05     what an answer takes at least
     STANDIN_LOADING=0.2      what a start takes
+    STANDIN_SIZE=own         a drafter whose path has this word is of another size than the model
     STANDIN_DIES=30          ends by itself after so many requests, as a watchdog would end it
 """
 
@@ -147,6 +148,10 @@ def start(engine: str, argv: Sequence[str]) -> Process:
         accept = accept[:steps] or None
         say(engine, f"server_args=ServerArgs(model_path='{model}', mem_fraction_static={fraction(given)})")
     time.sleep(float(os.environ.get("STANDIN_LOADING") or 0))
+    size = os.environ.get("STANDIN_SIZE")
+    if size and size in given.get("--speculative-draft-model-path", ""):
+        say(engine, "Scheduler hit an exception: Traceback (most recent call last):")
+        raise SystemExit("AssertionError: Tensor sizes do not match: parameter [576, 1728] and loaded [2048, 6144]")
     limit = os.environ.get("STANDIN_FRACTION")
     if engine == "sglang" and limit and fraction(given) > float(limit):
         say(engine, "Capture cuda graph begin. This can take up to several minutes. avail mem=0.41 GB")

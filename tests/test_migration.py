@@ -160,6 +160,17 @@ def test_out_of_memory_twice_asks_and_takes_no_for_an_answer(site: Site) -> None
     assert old.poll() is None
 
 
+def test_a_drafter_of_another_size_is_left_out(site: Site) -> None:
+    """What a drafter's start says is told, and after a yes the others go on; the base model takes over."""
+    site.vllm()
+    told = site.move("--yes", drafter=str(site.folder / "own"), faults={"STANDIN_SIZE": "/own"})
+    assert told["status"] == "completed", told
+    assert told["todos"]["adjust@own"]["status"] == "failed"
+    assert told["todos"]["without@own"]["result"]["answer"] == "yes"
+    assert told["todos"]["choose"]["result"]["name"] == "base"
+    assert site.serves() == "sglang"
+
+
 @pytest.mark.parametrize(
     ("fault", "why"), [("STANDIN_GARBAGE", "agree by"), ("STANDIN_DEAF", "a tool call is no longer parsed")]
 )

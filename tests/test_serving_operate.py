@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tools.probe import facts
 from tools.remote.probe import GPU_COLUMNS
 from tools.serving import adjust, moving, operate, research
 from tools.serving.adjust import change_for
+from tools.serving.engines import SGLANG, VLLM
 from tools.ssh import Host
 
 pytest_plugins = ("tests.servers",)
@@ -48,8 +49,9 @@ def server(tmp_path: Path) -> Any:
     """Start stand-in vLLM servers; they are gone at the end."""
     modules, started = lay_out(tmp_path / "modules"), []
 
-    def start(*more: str, port: int) -> subprocess.Popen[bytes]:
+    def start(*more: str, port: int, through: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         words = [
+            *through,
             sys.executable,
             "-m",
             "vllm.entrypoints.openai.api_server",
@@ -91,6 +93,18 @@ async def test_nobody_on_the_port_is_said(here: Host) -> None:
     port = free_port()
     with pytest.raises(ToolError, match=f"nobody listens on port {port}"):
         await operate.engine_find(call(here, host="local", port=port))
+
+
+async def test_the_server_is_found_below_the_shell_that_starts_it(here: Host, server: Any) -> None:
+    """A unit may begin with a script: the process that serves is the one that is told, and no other is taken for it."""
+    port = free_port()
+    inner = server(port=port, through=["sh", "-c", '"$@"; true', "sh"])
+    found = await operate.on_host(here, "describe", {"pid": inner.pid, "pattern": VLLM.pattern})
+    assert found["parent"].startswith(f"{inner.pid} sh")
+    with pytest.raises(ToolError, match="not the server that is looked for"):
+        await operate.on_host(here, "describe", {"pid": inner.pid, "pattern": SGLANG.pattern})
+    told = await operate.engine_stop(call(here, host="local", pid=inner.pid, settle_s=0))
+    assert told["processes"] == 2
 
 
 async def test_a_stop_is_proved_and_may_be_repeated(here: Host, server: Any) -> None:

@@ -81,8 +81,8 @@ class Engine:
     """One engine. `flags` names the option for each field of a spec; `drafting` the arguments that speculation wants.
 
     `ready_path` answers 2xx once it serves, `metrics_path` needs `metrics` among the arguments; `busy` are the metrics
-    that count requests which run or wait. On TERM it gets `grace_s`: SGLang finishes what it has begun, vLLM cuts it
-    off unless it was started with `--shutdown-timeout`, so it is drained first.
+    that count requests which run or wait; `pattern` recognises its command line. On TERM it gets `grace_s`: SGLang
+    finishes what it has begun, vLLM cuts it off unless it was started with `--shutdown-timeout`: drain it first.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Engine:
     default_port: int
     ready_path: str
     metrics_path: str = "/metrics"
+    pattern: str = ""
     metrics: tuple[str, ...] = ()
     busy: tuple[str, ...] = ()
     grace_s: float = 60.0
@@ -137,6 +138,7 @@ SGLANG = Engine(
     },
     drafting=_sglang_drafting,
     default_port=30000,
+    pattern=r"\bsglang\.launch_server\b|(?:^|[/\s])sglang\s+serve\b",
     ready_path="/health_generate",
     metrics=("--enable-metrics",),
     busy=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
@@ -151,6 +153,7 @@ VLLM = Engine(
     },
     drafting=_vllm_drafting,
     default_port=8000,
+    pattern=r"(?:^|[/\s])vllm\s+serve\b|\bvllm\.entrypoints\.",
     ready_path="/health",
     busy=("vllm:num_requests_running", "vllm:num_requests_waiting"),
 )  # fmt: skip

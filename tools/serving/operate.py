@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +37,29 @@ _SECRET = re.compile(r"^(--?[\w-]*(?:api[-_]key|token|password|secret)[\w-]*)(=.
 async def engine_find(call: ToolCall) -> dict[str, Any]:
     """The server of `engine` that runs on `host`: `pid`, `argv` (secrets out), `url`, `port`, `form`, `unit`, `env`.
 
+    `port` is the one that users see; `inner_port` that of its command, which differs in a container.
+
     `port`, `unit` or `container` say which, where there is more than one. Raises ToolError for none, or several.
     """
     host, name = await call.host(str(call.arg("host"))), str(call.arg("engine", "vllm"))
     given = {key: call.args[key] for key in ("unit", "container", "port") if call.args.get(key)}
     if not given:
         given = {"pid": await _only_one(host, name)}
-    found = await on_host(host, "describe", given)
+    try:
+        found = await on_host(host, "describe", {**given, "pattern": engine(name).pattern})
+    except ToolError as error:
+        if "vllm_to_sglang.router" in error.message:
+            raise ToolError(
+                f"port {given.get('port')} of `{host.spec.name}` is passed on by a router already: the move was done",
+                hint=f"the way back: `sh ~/.turnout/migrations/{given.get('port')}/back` there",
+            ) from error
+        raise
     argv = [str(word) for word in found["argv"]]
-    port = int(given.get("port") or _port(argv, engine(name).default_port))
+    inner = _port(argv, engine(name).default_port)
+    port = int(given.get("port") or _published(found.pop("published", ()), inner))
     shown = redacted(argv)
     return {
-        **found, "argv": shown, "command": shlex.join(shown), "engine": name, "port": port,
+        **found, "argv": shown, "command": shlex.join(shown), "engine": name, "port": port, "inner_port": inner,
         "url": f"http://127.0.0.1:{port}", "model": _model(argv), "speculates": _speculates(argv),
         "tensor_parallel": int(value_of(argv, "--tensor-parallel-size", "--tp-size", "-tp") or 1),
     }  # fmt: skip
@@ -191,6 +202,12 @@ def value_of(argv: list[str], *flags: str) -> str | None:
         if name.startswith("-") and name.replace("_", "-") in flags:
             return value if is_joined else argv[place + 1] if place + 1 < len(argv) else None
     return None
+
+
+def _published(lines: Sequence[str], inner: int) -> int:
+    """The host's port of a container's: `docker port` writes `8000/tcp -> 0.0.0.0:80`."""
+    found = [line.rpartition(":")[2] for line in lines if line.startswith(f"{inner}/tcp")]
+    return int(found[0]) if found else inner
 
 
 def _port(argv: list[str], default: int) -> int:

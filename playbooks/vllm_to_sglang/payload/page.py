@@ -84,13 +84,13 @@ def _speed(told: Any) -> Part:
     table = [
         (
             row["name"], _number(row["tokens_per_s"], ".0f"), _number(row["acceptance_length"], ".2f"),
-            _number(row["acceptance_rate"], ".3f"), _number(row["multiplier"], ".2f"),
+            _number(row["acceptance_rate"], ".3f"), _number(row["multiplier"], ".2f"), _first_ms(row["passes"]),
         )
         for row in rows
     ]  # fmt: skip
     weighed = told["todos"].get("weigh") or {}
     said = [f"vLLM's speculation: {weighed['why']}."] if weighed.get("why") else []
-    head = ("", "tokens/s", "acceptance length", "rate", "multiplier")
+    head = ("", "tokens/s", "acceptance length", "rate", "multiplier", "first token, ms")
     return Part(
         "Throughput and acceptance",
         [
@@ -101,6 +101,12 @@ def _speed(told: Any) -> Part:
             Table(head, table),
         ],
     )
+
+
+def _first_ms(passes: Any) -> str:
+    """The median time to the first token of the first pass."""
+    told = passes[0].get("ttft_s") if passes else None
+    return f"{1000 * told['median']:.0f}" if told else "-"
 
 
 def _answers(todos: Any) -> Part:
@@ -162,6 +168,9 @@ def _flags(todos: Any) -> Part:
         )
         for one in told.get("report") or ()
     ]
+    plan = (todos.get("choose") or {}).get("plan")
+    if plan:
+        blocks += ["What was started in the end:", Code(str(plan["run"]))]
     return Part("Flags", [*blocks, Table(("", "vLLM", "SGLang", ""), rows)])
 
 
@@ -205,6 +214,10 @@ def _number(value: Any, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
 def markdown(title: str, found: Sequence[Part]) -> str:
     """The page as Markdown."""
     lines = [f"# {title}", ""]
@@ -227,7 +240,7 @@ def _markdown(block: Block) -> list[str]:
         known = [(name, value) for name, value in block.values if value is not None]
         most = max((value for _, value in known), default=0) or 1
         wide = max((len(name) for name, _ in known), default=0)
-        bars = [f"{name:<{wide}}  {'█' * max(1, round(40 * value / most))} {value:.4g}" for name, value in known]
+        bars = [f"{name:<{wide}}  {'█' * max(1, round(40 * value / most))} {_short(value)}" for name, value in known]
         return ["```", *bars, f"{'':<{wide}}  {block.unit}", "```"] if known else []
     return [block]
 
@@ -282,7 +295,7 @@ def _svg(bars: Bars) -> str:
         rows.append(
             f'<text x="0" y="{y + 16}">{escape(name)}</text>'
             f'<rect x="200" y="{y + 3}" width="{wide}" height="18" rx="2" fill="{colour}"/>'
-            f'<text x="{206 + wide}" y="{y + 16}">{value:.4g}</text>'
+            f'<text x="{206 + wide}" y="{y + 16}">{_short(value)}</text>'
         )
     tall = 26 * len(known) + 20
     label = f'<text x="200" y="{tall - 4}">{escape(bars.unit)}</text>'

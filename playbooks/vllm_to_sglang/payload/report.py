@@ -76,6 +76,7 @@ def measured(todos: Json) -> list[dict[str, Any]]:
         ("vLLM without speculation", todos.get("attempt_bench")),
     ):
         rows.append(_row(name, bench))
+    rows[0]["multiplier"] = (todos.get("weigh") or {}).get("multiplier")
     titles = {"base": "SGLang, base", "public": "SGLang, public drafter", "own": "SGLang, own drafter"}
     for name, bench in (todos.get("bench") or {}).items():
         rows.append(_row(titles.get(name, name), bench))

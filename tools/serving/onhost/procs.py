@@ -13,6 +13,7 @@ _UNIT = re.compile(r"/([\w@.:\\-]+\.service)(?:/|$)")
 _CONTAINER = re.compile(r"(?:docker|libpod|cri-containerd|crio)[-/]([0-9a-f]{12,64})|/kubepods.*?([0-9a-f]{64})")
 # Services that hold what people start by hand: such a process is its own, not the service's.
 _SHELLS = re.compile(r"^(?:user@\d+|ssh|sshd|ssh@.*|cron|crond|docker|containerd|dbus|getty@.*)\.service$")
+_WRAPPERS = ("bash", "sh", "dash", "zsh", "sudo", "su", "env", "timeout", "nohup", "tini", "dumb-init", "docker-init")
 # Of the environment only what names devices, folders and switches; never what may be a secret.
 _TELL = re.compile(
     r"^(?:CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|HF_HOME|HF_HUB_CACHE|HF_HUB_OFFLINE"
@@ -114,10 +115,11 @@ def holders(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def connections(pids: Iterable[int], port: int) -> int:
-    """Established connections to a port that these processes hold."""
-    mine = {inode for pid in pids for inode in sockets(pid)}
+    """Established connections to a port that these processes hold; in a container that is its own port."""
+    holders = list(pids)
+    mine = {inode for pid in holders for inode in sockets(pid)}
     count = 0
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for path in (f"/proc/{pid}/net/{table}" for pid in holders[:1] for table in ("tcp", "tcp6")):
         try:
             with open(path) as file:
                 rows = [line.split() for line in file][1:]
@@ -161,12 +163,11 @@ def systemctl(*words: str, user: bool = False) -> list[str]:
 def describe(given: dict[str, Any]) -> dict[str, Any]:
     """Who a server is: `pid` (or that of `unit`, `container`, or of who listens on `port`), argv, form, restart policy.
 
-    `form` is `unit`, `container`, `pod` or `process`. Of the environment only what names devices and folders is told.
+    `form` is `unit`, `container`, `pod` or `process`; `pattern` is what the server's command line has. Of the
+    environment only what names devices and folders is told.
     """
-    pid = _pid_of(given)
-    process = read(pid)
-    if process is None:
-        raise Refused(f"there is no process {pid}", "look again: it may have been restarted meanwhile")
+    process = _server(_pid_of(given), str(given.get("pattern") or ""))
+    pid = process.pid
     where = {"unit": given["unit"]} if given.get("unit") else belongs(pid)
     found: dict[str, Any] = {
         "pid": pid, "ticks": process.ticks, "argv": process.argv, "uid": process.uid, "cwd": _link(pid, "cwd"),
@@ -182,7 +183,20 @@ def describe(given: dict[str, Any]) -> dict[str, Any]:
         inspect = run("docker", "inspect", "-f", "{{json .HostConfig.RestartPolicy.Name}}", where["container"])
         found.update(form="pod" if where["pod"] else "container", container=where["container"])
         found["restart"] = json.loads(inspect) if inspect else None
+        found["published"] = run("docker", "port", where["container"]).splitlines()
     return found
+
+
+def _server(pid: int, pattern: str) -> Process:
+    """The process, or the first below it whose command line matches: a unit or container may begin with a shell."""
+    for process in tree(pid):
+        if not pattern:
+            return process
+        if os.path.basename(process.argv[0]) not in _WRAPPERS and re.search(pattern, " ".join(process.argv)):
+            return process
+    if read(pid) is None:
+        raise Refused(f"there is no process {pid}", "look again: it may have been restarted meanwhile")
+    raise Refused(f"process {_line(pid)} is not the server that is looked for", "is it the right port, unit or host?")
 
 
 def _pid_of(given: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ host is watched for a moment: a server that comes back is told with its parent, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ def stop(given: dict[str, Any]) -> dict[str, Any]:
     KILL. `settle_s`: how long to watch whether it comes back. `ticks`: the start of the process that is meant.
     `unless_gone`: nobody there is an answer (`was_running` false), which is what a second run finds.
     """
+    if given.get("unit"):  # whatever its process is by now
+        given = {key: value for key, value in given.items() if key not in ("pid", "ticks")}
     try:
         found = procs.describe(given)
     except procs.Refused:
@@ -50,15 +53,17 @@ def stop(given: dict[str, Any]) -> dict[str, Any]:
 def drain(given: dict[str, Any], family: list[procs.Process]) -> dict[str, Any]:
     """Wait until no request runs: `drained` (nothing when that cannot be told), and how many were left.
 
-    With a `url`, requests are counted by its metrics. Without one (a router keeps new requests off it, so it cannot be
-    asked any more), connections to its `port` are: an engine closes those that are idle within some seconds.
+    With a `url`, requests are counted by its metrics. Without one, or where they say nothing (a router keeps new
+    requests off it, so it cannot be asked any more), connections to its `port` are: an engine closes those that are
+    idle within some seconds.
     """
     limit, began, quiet = float(given.get("drain_s") or 0), time.monotonic(), 0.0
     left: float | None = None
     pids = [one.pid for one in family]
     while given.get("url") or given.get("port"):
-        asked = given.get("url")
-        left = asking.busy(asked, given["busy"]) if asked else procs.connections(pids, int(given["port"]))
+        left = asking.busy(given["url"], given["busy"]) if given.get("url") else None
+        if left is None and given.get("port"):
+            left = procs.connections(pids, int(given["port"]))
         now = time.monotonic()
         if left is None:
             break
@@ -80,20 +85,33 @@ def _end(found: dict[str, Any], family: list[procs.Process], grace_s: float) -> 
     elif found["form"] == "container":
         _do(["docker", "stop", "-t", str(int(grace_s)), found["container"]], grace_s + 60)
     else:
-        try:
-            os.kill(found["pid"], signal.SIGTERM)
-        except ProcessLookupError:
-            return
-        except PermissionError as error:
-            raise procs.Refused(f"process {found['pid']} is not ours to stop", "run as its user, or root") from error
-        _wait(family, grace_s)
+        _terminate(found["pid"], family, grace_s)
     for process in procs.alive(family):
-        os.kill(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
     _wait(family, 10.0)
 
 
+def _terminate(pid: int, family: list[procs.Process], grace_s: float) -> None:
+    """TERM to the server, which ends its own; once it has ended, to what it left (a shell ends without its child)."""
+    end = time.monotonic() + grace_s
+    for one in (pid, *(process.pid for process in family if process.pid != pid)):
+        if one != pid and not any(process.pid == one for process in procs.alive(family)):
+            continue
+        try:
+            os.kill(one, signal.SIGTERM)
+        except ProcessLookupError:
+            continue
+        except PermissionError as error:
+            raise procs.Refused(f"process {one} is not ours to stop", "run as its user, or root") from error
+        _wait([process for process in family if process.pid == one], end - time.monotonic())
+
+
 def _do(words: list[str], limit_s: float) -> None:
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s)
+    try:
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise procs.Refused(f"`{' '.join(words)}`: {error}", "run it by hand, with the rights it needs") from error
     if done.returncode:
         said = done.stdout.decode("utf-8", "replace").strip()[-400:]
         raise procs.Refused(f"`{' '.join(words)}` failed: {said}", "run it by hand, with the rights it needs")
