@@ -164,8 +164,7 @@ def replay(
     if check or accept:
         from agent import cli_check
 
-        with cli_frame.database(db) as opened:
-            return cli_check.check_(opened, session, accept=accept, json=json)
+        return cli_check.check_(db, session, accept=accept, json=json)
     from agent import cli_replay
 
     wish = cli_replay.Wish(speed=speed, step=step, at=at, plain=plain, html=html, logs=not no_logs, json=json)

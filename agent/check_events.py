@@ -25,6 +25,8 @@ CORE_KINDS = frozenset({
 """Kinds that only the core writes; a step without any of them is somebody else's."""
 _FALLBACK = "; its fallback takes over"
 _AGAIN = "to be tried again"
+_OVER = "the session is over"
+_EARLY = "ended before it was ready: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,13 @@ def _job_seen(step: Step, state: SessionState) -> JobSeen:
     failure, output = seen.get("failure"), None
     if outcome is not None and job is not None:
         result = dict(outcome.get("result") or {})
+        early = job.is_service and str(outcome.get("reason")).startswith(_EARLY)
         if outcome["now"] == "failed":
             failure, output = result.pop("failure", failure), result
+            failure = None if early else failure  # a service that ended by itself had not failed until the core said so
         elif outcome["now"] == "completed":
             output = {k: v for k, v in result.items() if seen["state"] != "ready" or k not in ("job", "host")}
-        elif failure is None:  # it is tried again: the kind must be one that its rule names
+        elif failure is None and not early:  # it is tried again: the kind must be one that its rule names
             failure = next(iter(state.todos[job.todo].spec.retry.on), None)
     return JobSeen(seen["id"], seen["state"], failure=failure, output=output, started=started, **told)
 
@@ -159,44 +163,102 @@ def _cancel(step: Step, state: SessionState) -> Event:
     for m in step.messages[1:]:
         if m.kind == "todo.status" and m.payload["now"] == "cancelled" and job and m.payload["id"] == job.todo:
             return Cancel(job.todo, p["reason"])
-    if p["reason"] == "the session is over" or job is None:
+    if p["reason"] == _OVER or job is None:
         return Go()
     return Edit("", (Kill(job.todo, p["reason"]),))
 
 
 def _edit(step: Step) -> Edit | None:
     """The ops of an edit, in order. `None` for the answer of a tool that edited nothing."""
-    ops: list[Op] = []
-    actor, answers, id = "operator", None, ""
+    answer = next((m for m in reversed(step.messages) if m.kind == "tool.answered"), None)
+    outcomes = _outcomes(answer.payload["content"]) if answer is not None else None
+    ops = list(_told_by_outcomes(step, outcomes)) if outcomes is not None else list(_told_by_changes(step))
+    if not ops:
+        return None
+    if answer is None:
+        return Edit("", tuple(ops), _actor(step))
+    p = answer.payload
+    return Edit(p["tool_use_id"], tuple(ops), _actor(step), (p["call"], p["name"]))
+
+
+def _actor(step: Step) -> str:
+    """Who asked: the writer of the edit's own changes."""
+    own = ("todo.added", "todo.linked", "todo.changed", "playbook.loaded")
+    return next((m.actor for m in step.messages if m.kind in own), "model")
+
+
+def _outcomes(content: Any) -> list[dict[str, Any]] | None:
+    try:
+        found = json.loads(content)
+    except (TypeError, ValueError):
+        return None
+    return found if isinstance(found, list) and all(isinstance(o, dict) and "op" in o for o in found) else None
+
+
+def _told_by_outcomes(step: Step, outcomes: Sequence[Mapping[str, Any]]) -> Iterator[Op]:
+    """The ops of a model's edit: its answer names each, and the changes hold what they were about."""
+    for outcome in outcomes:
+        id = str(outcome["id"])
+        of = {m.kind: m for m in reversed(step.messages) if m.payload.get("id", m.payload.get("scope")) == id}
+        match outcome["op"]:
+            case "add" if "todo.added" in of:
+                place = list(step.messages).index(of["todo.added"])
+                yield Add(spec_of(of["todo.added"].payload), tuple(_links_into(step.messages[place + 1 :], id)))
+            case "link" if "error" not in outcome:
+                yield Link(outcome["after"], id, outcome["on"])
+            case "change" if "todo.changed" in of:
+                p = of["todo.changed"].payload
+                yield Alter(id, p.get("title"), p.get("priority"), p.get("body") or {})
+            case "change" | "alter" if "error" not in outcome:
+                yield Alter(id)
+            case "load" if "playbook.loaded" in of:
+                yield _load(of["playbook.loaded"].payload)
+            case "cancel" if "error" not in outcome:
+                yield Cancel(id, _reason_of(step, id))
+            case "retry" if "error" not in outcome:
+                yield Reset(tuple(id.split(", ")))
+            case "kill" if "error" not in outcome:
+                yield Kill(id, _killed(step, str(outcome.get("job"))))
+
+
+def _reason_of(step: Step, todo: str) -> str:
+    ends = (m.payload for m in step.messages if m.kind == "todo.status" and m.payload["id"] == todo)
+    return next((p["reason"] for p in ends if p["now"] == "cancelled"), "")
+
+
+def _killed(step: Step, job: str) -> str:
+    kills = (m.payload for m in step.messages if m.kind == "job.cancel" and m.payload["id"] == job)
+    return next((p["reason"] for p in kills), "")
+
+
+def _load(p: Mapping[str, Any]) -> Load:
+    return Load(p["scope"], p["playbook"], p["prefix"], p["params"], p.get("payload"), p.get("hosts"), p.get("report"))
+
+
+def _told_by_changes(step: Step) -> Iterator[Op]:
+    """The ops of an operator's edit, which nobody answered: read back from the changes alone."""
     messages = list(step.messages)
+    linked: set[tuple[str, str, str]] = set()
     for place, m in enumerate(messages):
         p = m.payload
         match m.kind:
             case "todo.added":
-                actor = m.actor
-                ops.append(Add(spec_of(p), tuple(_links_into(messages[place + 1 :], p["id"]))))
-            case "todo.linked":
-                actor = m.actor
-                if not any(
-                    isinstance(op, Add) and (p["src"], p["on"]) in op.after and op.spec.id == p["dst"] for op in ops
-                ):
-                    ops.append(Link(p["src"], p["dst"], p["on"]))
+                after = tuple(_links_into(messages[place + 1 :], p["id"]))
+                linked |= {(src, p["id"], on) for src, on in after}
+                yield Add(spec_of(p), after)
+            case "todo.linked" if (p["src"], p["dst"], p["on"]) not in linked:
+                yield Link(p["src"], p["dst"], p["on"])
             case "todo.changed":
-                actor = m.actor
-                ops.append(Alter(p["id"], p.get("title"), p.get("priority"), p.get("body") or {}))
+                yield Alter(p["id"], p.get("title"), p.get("priority"), p.get("body") or {})
             case "playbook.loaded":
-                actor = m.actor
-                more = (p.get("payload"), p.get("hosts") or None, p.get("report"))
-                ops.append(Load(p["scope"], p["playbook"], p["prefix"], p["params"], *more))
+                yield _load(p)
             case "todo.status" if _reopens(m) and p.get("reason") == _AGAIN:
-                ops.append(Reset((p["id"],)))
+                yield Reset((p["id"],))
             case "todo.status" if p["now"] == "cancelled" and not str(p.get("reason")).startswith("lost the race"):
-                ops.append(Cancel(p["id"], p.get("reason") or ""))
+                yield Cancel(p["id"], p.get("reason") or "")
             case "job.cancel" if not _cancelled_after(messages[place + 1 :], p["reason"]):
-                ops += [Kill(_todo_of(p["id"]), p["reason"])] if p["reason"].startswith("stopped by the") else []
-            case "tool.answered":
-                actor, answers, id = "model", (p["call"], p["name"]), p["tool_use_id"]
-    return Edit(id, tuple(ops), actor, answers) if ops else None
+                if not p["reason"].startswith("stopped by `") and p["reason"] != _OVER:
+                    yield Kill(_todo_of(p["id"]), p["reason"])
 
 
 def _links_into(messages: Sequence[Message], todo: str) -> Iterator[tuple[str, Any]]:
@@ -217,8 +279,4 @@ def _todo_of(job: str) -> str:
 
 def failed_ops(answer: str) -> bool:
     """Whether the recorded outcomes of an edit tell of ops that failed: those leave no change to be read back."""
-    try:
-        outcomes = json.loads(answer)
-    except ValueError:
-        return False
-    return isinstance(outcomes, list) and any(isinstance(o, dict) and "error" in o for o in outcomes)
+    return any("error" in outcome for outcome in _outcomes(answer) or ())

@@ -46,6 +46,8 @@ class RecordedState(SessionState):
                     self._refusals[p["id"]] = str(p.get("reason") or "")
             elif m.kind == "job.submitted":
                 self._gpus[p["todo"]] = list(p["gpus"])
+        # A pause leaves no trace but that nothing starts; only a session that somebody talks to can be paused.
+        self.paused = self.stays and not self._starting
         if any(m.kind == "child.started" and m.payload.get("todo") for m in messages):
             self.thinks = True
 

@@ -7,17 +7,18 @@ from pathlib import Path
 
 from agent import recording
 from agent.check import Verdict, check
-from agent.cli_frame import note, say, say_json
+from agent.cli_frame import database, note, say, say_json
 from agent.look import find_session
 from state import export
-from state.db import Database
 from state.errors import UsageError
 from state.log import read
 from state.models import Message
 
 
-def check_(db: Database, wanted: str | None, *, accept: bool, json: bool) -> int:
+def check_(db: str | None, wanted: str | None, *, accept: bool, json: bool) -> int:
     """Check the session with its subagents, and say what differs. Returns 1 where something does.
+
+    The database at `db` is opened only for a stored session: a file is checked without anything beside it.
 
     Raises `NotFound`, and `UsageError` for a file that is no export and for `--accept` without a file.
     """
@@ -52,8 +53,11 @@ def is_ours(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[0].payload.get("kind") != "imported"
 
 
-def _stored(db: Database, wanted: str | None) -> Mapping[str, list[Message]]:
-    return db.read(lambda conn: {id: list(read(conn, id)) for id in export.family(conn, find_session(conn, wanted))})
+def _stored(db: str | None, wanted: str | None) -> Mapping[str, list[Message]]:
+    with database(db) as opened:
+        return opened.read(
+            lambda conn: {id: list(read(conn, id)) for id in export.family(conn, find_session(conn, wanted))}
+        )
 
 
 def as_json(verdicts: Sequence[Verdict]) -> dict[str, object]:

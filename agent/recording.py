@@ -24,6 +24,7 @@ from state.errors import UsageError
 from state.foreign.damage import Losses
 from state.foreign.lines import Lines
 from state.models import Message
+from state.projection import JOB_ENDED
 
 _NAMES = ("session", "seq", "time", "kind", "actor", "payload", "cause")
 
@@ -71,13 +72,19 @@ def accept(path: Path) -> Rewritten:
         told[session] = remade(again)
         done.messages += len(told[session])
         done.changed += _changed(messages, told[session])
-        done.open_jobs += list(again.state.jobs)
+        done.open_jobs += [job for job in again.state.jobs if job not in _open_jobs(messages)]
     extras = export.read(path, Losses()).extras
     every = (message for messages in told.values() for message in messages)
     staging = path.with_name(path.name + ".new")
     staging.write_text("".join(export.written(next(iter(sessions)), every, extras=extras)), encoding="utf-8")
     staging.replace(path)
     return done
+
+
+def _open_jobs(messages: Sequence[Message]) -> set[str]:
+    """The jobs that ran when the recording ended."""
+    states = {m.payload["id"]: m.payload.get("state") for m in messages if m.kind in ("job.submitted", "job.state")}
+    return {job for job, state in states.items() if state not in JOB_ENDED}
 
 
 def _changed(before: Sequence[Message], after: Sequence[Message]) -> int:
