@@ -35,6 +35,14 @@ COPIES = {
     "cpu-offload-gb": "--cpu-offload-gb",
     "block-size": "--page-size",
     "pipeline-parallel-size": "--pp-size",
+    "max-num-queued-reqs": "--max-queued-requests",
+    "num-redundant-experts": "--ep-num-redundant-experts",
+    "eplb-step-interval": "--eplb-rebalance-num-iterations",
+    "distributed-timeout-seconds": "--dist-timeout",
+    "mamba-ssm-cache-dtype": "--mamba-ssm-dtype",
+    "guided-decoding-disable-any-whitespace": "--constrained-json-disable-any-whitespace",
+    "enable-multimodal-encoder-data-parallel": "--mm-enable-dp-encoder",
+    "enable-layerwise-nvtx-tracing": "--enable-layerwise-nvtx-marker",
     "enable-lora": "--enable-lora",
     "max-lora-rank": "--max-lora-rank",
     "spec-model": "--speculative-draft-model-path",
@@ -46,10 +54,12 @@ DEFAULTS = {
     "chat-template-content-format": "SGLang finds it in the template",
     "disable-frontend-multiprocessing": "SGLang always has processes of its own",
     "use-tqdm-on-load": "a matter of the log alone",
-    "enable-layerwise-nvtx-tracing": "a matter of profiling alone",
     "lora-dtype": "SGLang serves adapters in the model's dtype",
     "lora-extra-vocab-size": "SGLang finds added tokens in the adapter",
-    "enable-flashinfer-autotune": "SGLang tunes by itself",
+    "enable-prompt-embeds": "SGLang takes embeddings with a request",
+    "numa-bind": "SGLang finds the NUMA node of each GPU itself",
+    "prefix-caching-hash-algo": "SGLang's radix cache compares tokens, it hashes nothing",
+    "skip-mm-profiling": "SGLang does not profile with media",
     "enable-offline-docs": "SGLang serves no offline documentation page; nothing depends on it",
     "seed-everything": "SGLang seeds all of it",
     "no-use-tqdm-on-load": "a matter of the log alone",
@@ -125,9 +135,42 @@ LOSSES: dict[str, tuple[str, int]] = {
     "mamba-cache-dtype": ("near: --mamba-ssm-dtype", 2),
     "data-parallel-hybrid-lb": ("SGLang balances over all ranks, or through its router", 3),
     "data-parallel-external-lb": ("SGLang balances over all ranks, or through its router", 3),
+    "logprobs-mode": ("SGLang's logprobs are those of the model's logits: compare before relying on them", 5),
+    "calculate-kv-scales": (
+        "SGLang takes the scales of the checkpoint, else 1.0: compare answers with an fp8 cache",
+        5,
+    ),
+    "weight-transfer-config": ("another protocol: SGLang has /update_weights_from_distributed", 7),
+    "enable-log-outputs": ("near: --log-requests --log-requests-level 3", 2),
+    "log-config-file": ("SGLang reads a logging configuration from SGLANG_LOGGING_CONFIG_PATH", 2),
+    "hf-config-path": ("SGLang reads the configuration of the model's own folder: put it there", 6),
+    "pooler-config": ("SGLang pools as the model says", 6),
+    "override-pooler-config": ("SGLang pools as the model says", 6),
+    "collect-detailed-traces": ("near: --enable-trace --trace-modules", 2),
+    "kv-cache-metrics": ("near: --enable-metrics", 2),
+    "media-io-kwargs": ("near: --mm-process-config", 4),
+    "trust-request-chat-template": ("SGLang takes the server's template alone", 3),
+    "device-ids": ("choose cards with CUDA_VISIBLE_DEVICES or --base-gpu-id", 6),
+    "expert-placement-strategy": ("near: --init-expert-location", 2),
+    "enable-elastic-ep": ("near: --elastic-ep-backend", 4),
+    "watchdog-config": ("near: --watchdog-timeout", 2),
+    "prefill-context-parallel-size": ("near: --enable-prefill-cp --attn-cp-size", 5),
+    "shutdown-timeout": ("SGLang ends when its requests have ended", 2),
+    "model-class-overrides": ("near: SGLANG_EXTERNAL_MODEL_PACKAGE", 6),
+    "enable-prompt-adapter": ("SGLang serves no prompt adapters", 7),
+    "prompt-adapters": ("SGLang serves no prompt adapters", 7),
+    "tokens-only": ("near: --skip-tokenizer-init", 5),
+    "reasoning-config": ("a matter of requests in SGLang", 3),
+    "quantization-config": ("SGLang reads it from the checkpoint", 5),
     "grpc": ("another protocol: --smg-grpc-mode or --grpc-mode are not vLLM's", 8),
 }
 """What SGLang does not have, what that costs, and how much (0 nothing, 9 said first)."""
+
+NEWER = {
+    "language-model-only", "allowed-media-domains", "trust-request-chat-template", "watermark-config",
+    "dcp-comm-backend", "enable-mamba-cache-stochastic-rounding", "mamba-cache-philox-rounds",
+}  # fmt: skip
+"""Lost in older releases of SGLang; newer ones have a flag of the same name and meaning."""
 
 TOOL_PARSERS = {
     "deepseek_v3": "deepseekv3", "deepseek_v31": "deepseekv31", "deepseek_v32": "deepseekv32",
@@ -159,6 +202,6 @@ MOE_A2A = {
 }  # fmt: skip
 METHODS = {
     "eagle": "EAGLE", "eagle3": "EAGLE3", "draft_model": "STANDALONE", "ngram": "NGRAM", "ngram_gpu": "NGRAM",
-    "dflash": "DFLASH", "mtp": "NEXTN",
+    "dflash": "DFLASH", "dspark": "DSPARK", "mtp": "NEXTN",
 }  # fmt: skip
 """Speculation by vLLM's method; every `..._mtp` is NEXTN too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from typing import Any
 
 from tools.serving.flags.items import Item
@@ -141,7 +142,7 @@ def servers(work: Work, item: Item) -> None:
 def offload(work: Work, item: Item) -> None:
     """Whole GiB in SGLang."""
     value = work.resolve(item.first)
-    told = [str(round(float(value)))] if value.replace(".", "", 1).isdigit() and "." in value else []
+    told = [str(ceil(float(value)))] if value.replace(".", "", 1).isdigit() and "." in value else []
     work.copy(item, "--cpu-offload-gb", *told, why=f"whole GiB: {value}" if told and float(value) % 1 else "")
 
 
@@ -166,3 +167,47 @@ def config(work: Work, item: Item) -> None:
     """A file of settings that was not at hand; what was read has been put in its place before."""
     why = "the file was not there to be read: its settings are missing here. Give it beside, or put it into the text"
     work.say(item, "suspicious", "", why, cost=9)
+
+
+@rule("enable-flashinfer-autotune")
+def autotune(work: Work, item: Item) -> None:
+    """On in both unless turned off."""
+    if item.negative:
+        work.copy(item, "--disable-flashinfer-autotune", kind="renamed")
+    else:
+        work.say(item, "same", "", "SGLang tunes by itself")
+
+
+@rule("kernel-config")
+def kernel(work: Work, item: Item) -> None:
+    """Tuning can be turned off, the rest is vLLM's own."""
+    value = item.value if isinstance(item.value, dict) else {}
+    if value == {"enable_flashinfer_autotune": False}:
+        work.copy(item, "--disable-flashinfer-autotune", kind="renamed")
+    elif value == {"enable_flashinfer_autotune": True}:
+        work.say(item, "same", "", "SGLang tunes by itself")
+    else:
+        work.say(item, "none", "", "kernels are chosen by SGLang's own backends", cost=2)
+
+
+@rule("eplb-config")
+def balancing(work: Work, item: Item) -> None:
+    """The number of redundant experts and the interval have counterparts."""
+    names = {"num_redundant_experts": "--ep-num-redundant-experts", "step_interval": "--eplb-rebalance-num-iterations"}
+    value = item.value if isinstance(item.value, dict) else {}
+    said = [work.emit(names[key], str(inner)) for key, inner in value.items() if key in names]
+    lost = [f"{key} {short(inner)}" for key, inner in value.items() if key not in names]
+    entry = work.say(item, "none" if lost or not value else "renamed", " ".join(said), cost=2)
+    if lost:
+        entry.why = f"lost: {', '.join(lost)}"
+
+
+@rule("mm-encoder-attn-backend")
+def encoder_attention(work: Work, item: Item) -> None:
+    """Attention of the encoder, by name."""
+    known = {"FLASH_ATTN": "fa3", "TORCH_SDPA": "sdpa", "TRITON_ATTN": "triton_attn"}
+    target = known.get(work.resolve(item.first).upper())
+    if target is None:
+        work.say(item, "none", "", f"SGLang has no {item.first} for encoders; it chooses itself", cost=2)
+    else:
+        work.copy(item, "--mm-attention-backend", target, kind="renamed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tools.serving.flags.items import Item
-from tools.serving.flags.names import COPIES, DEFAULTS, LOSSES
+from tools.serving.flags.names import COPIES, DEFAULTS, LOSSES, NEWER
 from tools.serving.flags.work import RULES, Work, open_value
 
 
@@ -40,7 +40,7 @@ def _lost(work: Work, item: Item) -> None:
     own = f"--{item.name}"
     if item.negative:
         work.say(item, "same", "", "off in SGLang too")
-    elif item.name not in LOSSES and work.takes(own, item.first or None):
+    elif (item.name not in LOSSES or item.name in NEWER) and work.takes(own, item.first or None):
         work.copy(item, own, why="a setting of the same name; compare what it means there")
     else:
         work.say(item, "none", "", why, cost=cost)

@@ -139,7 +139,8 @@ def drafted(work: Work) -> int:
 @finish(20)
 def graphs(work: Work) -> None:
     """vLLM captures numbers of tokens, SGLang numbers of requests: with speculation a request has several tokens."""
-    most, sizes = work.item("max-cudagraph-capture-size"), work.item("cudagraph-capture-sizes")
+    most = work.item("max-cudagraph-capture-size")
+    sizes = work.item("cudagraph-capture-sizes") or work.item("cuda-graph-sizes")
     each = drafted(work)
     if most is not None:
         value = whole(work.resolve(most.first))
@@ -174,7 +175,7 @@ def _graph_flag(work: Work, part: str) -> str:
     return new if work.takes(new) else f"--cuda-graph-{part}"
 
 
-@rule("max-cudagraph-capture-size", "cudagraph-capture-sizes", "compilation-config")
+@rule("max-cudagraph-capture-size", "cudagraph-capture-sizes", "cuda-graph-sizes", "compilation-config")
 def later(work: Work, item: Item) -> None:
     """Said at the end, when it is known how many tokens a request has."""
 
@@ -192,6 +193,9 @@ def compilation(work: Work, item: Item) -> None:
         kept.append(work.emit("--cuda-graph-backend-decode", "disabled"))
         kept.append(work.emit("--cuda-graph-backend-prefill", "disabled"))
     why = "vLLM's compiler does not exist in SGLang; its CUDA graphs are on by default"
+    if kept and set(value) <= {"cudagraph_capture_sizes", "cudagraph_mode"}:
+        work.say(item, "changed", " ".join(kept), "CUDA graphs alone; sizes are requests in SGLang")
+        return
     entry = work.say(item, "none", " ".join(kept), why, cost=1)
     if kept:
         entry.notes.append("what has a counterpart was carried over, the rest is lost")

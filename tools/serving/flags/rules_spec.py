@@ -123,7 +123,7 @@ class _Speculation:
 
     def translate(self) -> None:
         algorithm = METHODS.get(self.method) or ("NEXTN" if self.method.endswith("mtp") else None)
-        if algorithm is None:
+        if algorithm is None or (algorithm == "DSPARK" and not self.work.takes("--speculative-dspark-block-size")):
             self._without()
             return
         said = [self.work.emit("--speculative-algorithm", algorithm)]
@@ -138,7 +138,7 @@ class _Speculation:
     def _main(self, said: list[str], algorithm: str) -> None:
         steps = self.settings.get("num_speculative_tokens")
         why = self.found
-        if steps is not None and algorithm not in ("NGRAM", "DFLASH"):
+        if steps is not None and algorithm not in ("NGRAM", "DFLASH", "DSPARK"):
             sums = f"k = {steps}: {steps} steps, top-k 1, {steps} + 1 draft tokens"
             why = f"{why}; {sums}" if why else sums
         kind = "suspicious" if "no method" in self.found else "changed"
@@ -175,6 +175,8 @@ class _Speculation:
             return self._ngram(count)
         if algorithm == "DFLASH":
             return [self.work.emit("--speculative-dflash-block-size", str(count + 1))]
+        if algorithm == "DSPARK":
+            return [self.work.emit("--speculative-dspark-block-size", str(count))]
         return [
             self.work.emit("--speculative-num-steps", str(count)),
             self.work.emit("--speculative-eagle-topk", "1"),
@@ -182,7 +184,8 @@ class _Speculation:
         ]
 
     def _ngram(self, count: int) -> list[str]:
-        said = [self.work.emit("--speculative-num-draft-tokens", str(count))]
+        """SGLang's draft tokens hold the token they start from: its ngram worker accepts one less than that."""
+        said = [self.work.emit("--speculative-num-draft-tokens", str(count + 1))]
         depth = self.settings.get("prompt_lookup_max")
         if depth is not None and self.work.takes("--speculative-ngram-max-trie-depth"):
             said.append(self.work.emit("--speculative-ngram-max-trie-depth", str(depth)))
