@@ -22,8 +22,7 @@ from agent.board import Board
 from agent.chat import UNTITLED, Chat
 from agent.chat_entries import SHOWN, Conversation
 from agent.chat_text import event_line
-from agent.look import find_session, read_board
-from agent.runner import ENDED, take_over
+from agent.look import ENDED, find_session, read_board
 from state import changes as c
 from state import owner
 from state.changes import Change
@@ -59,6 +58,7 @@ def take(db: Database, wanted: str | None, *, yes: bool) -> tuple[str, str]:
 
     Blocks. Raises `NotFound`, `UsageError`.
     """
+    from agent.runner import take_over
     from agent.talk import create_chat
 
     if wanted is None:

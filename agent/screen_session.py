@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from rich.text import Text
@@ -20,11 +20,16 @@ from agent.chat import Chat, Question
 from agent.chat_commands import COMMANDS
 from agent.chat_entries import Entry
 from agent.chat_session import drive, farewell, look_on, open_chat, opened_database, take
+from agent.look import find_session
 from agent.screen_app import STRIP, ChatApp
 from agent.screen_log import JobLog
 from agent.screen_prompt import Prompt
 from agent.screen_question import QuestionPanel
 from agent.screen_views import EntriesPane
+from state.db import Database
+
+if TYPE_CHECKING:
+    from agent.config import Config
 
 TALK_S = 0.05
 BOARD_S = 0.2
@@ -46,22 +51,20 @@ class ScreenSession:
 
     async def live(self, ready: Callable[[], None]) -> None:
         """Open the session, and drive it or look on until the screen is left."""
-        from agent.config import load_config
-
         app = self.app
         async with opened_database(app.url, app.db) as db:
-            config = await anyio.to_thread.run_sync(load_config)
-            session, busy = await anyio.to_thread.run_sync(lambda: take(db, app.wanted, yes=app.yes))
-            self.chat = await open_chat(db, session, attended=not busy)
-            self.chat.faces.append(self)
-            self._open(busy)
+            if app.wanted is not None:
+                self._show(await self._stored(db, app.wanted))
+            config, session, busy = await anyio.to_thread.run_sync(self._prepare, db)
+            chat = await open_chat(db, session, attended=not busy)
+            if self.chat is None or chat.board.seq > self.chat.board.seq + 1:  # more than our taking it over
+                self._show(chat)
+            self.chat.attended = not busy
+            self._welcome(busy)
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._when_ready, ready, busy)
-                    if busy:
-                        await look_on(self.chat)
-                    else:
-                        await drive(self.chat, config)
+                    await (look_on(self.chat) if busy else drive(self.chat, config))
                     if app.leaving is not None:
                         app.exit(app.leaving)
                     self.dirty()
@@ -69,18 +72,37 @@ class ScreenSession:
             finally:
                 app.farewell = farewell(self.chat)
 
-    def _open(self, busy: str) -> None:
+    async def _stored(self, db: Database, wanted: str) -> Chat:
+        """What is stored of a session: shown at once, while what drives it is still being imported."""
+        session = await db.aread(lambda conn: find_session(conn, wanted))
+        return await open_chat(db, session, attended=True)
+
+    def _prepare(self, db: Database) -> tuple[Config, str, str]:
+        """In a thread: import what drives a session, read the configuration, take the session over."""
+        from agent import talk  # noqa: F401 - so that it is there when it is wanted on the event loop
+        from agent.config import load_config
+
+        session = self.chat.session if self.chat is not None else None
+        return load_config(), *take(db, session, yes=self.app.yes)
+
+    def _show(self, chat: Chat) -> None:
+        """Show this chat, in place of what was shown of it before."""
+        first, self.chat = self.chat is None, chat
+        chat.faces.append(self)
         pane = self.app.query_one(EntriesPane)
         pane.draw = draw.entry
-        pane.changed(self.chat.conversation.entries)
-        self.app.query_one(Prompt).complete = self._complete
-        for question in self.chat.questions.values():
-            self.app.ask(question)
+        pane.clear()
+        pane.changed(chat.conversation.entries)
+        self.dirty()
+        if first:
+            self.app.query_one(Prompt).complete = self._complete
+            self.app.set_interval(TALK_S, self._flush)
+
+    def _welcome(self, busy: str) -> None:
         if busy:
             self.chat.note(Text(f"{busy}; here it is only looked at, `/quit` leaves.", "yellow"))
         elif not self.chat.conversation.entries:
             self.chat.note(*draw.welcome())
-        self.app.set_interval(TALK_S, self._flush)
 
     async def _when_ready(self, ready: Callable[[], None], busy: str) -> None:
         if not busy:
