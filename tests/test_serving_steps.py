@@ -168,7 +168,7 @@ async def test_a_search_serves_measures_stops_and_goes_on(
     assert again["trials"] == found["trials"]
 
 
-@pytest.mark.parametrize("name", ["bench", "drafter-tune"])
+@pytest.mark.parametrize("name", ["bench", "drafter-tune", "vllm-to-sglang", "back-to-vllm"])
 def test_the_playbooks_use_tools_that_are_there(name: str) -> None:
     """Both load with the tools that serving registers."""
     assert check(find(name)) == []

@@ -60,7 +60,7 @@ async def engine_find(call: ToolCall) -> dict[str, Any]:
     shown = redacted(argv)
     return {
         **found, "argv": shown, "command": shlex.join(shown), "engine": name, "port": port, "inner_port": inner,
-        "url": f"http://127.0.0.1:{port}", "model": _model(argv), "speculates": _speculates(argv),
+        "url": f"http://{_address(argv)}:{port}", "model": _model(argv), "speculates": _speculates(argv),
         "tensor_parallel": int(value_of(argv, "--tensor-parallel-size", "--tp-size", "-tp") or 1),
     }  # fmt: skip
 
@@ -202,6 +202,12 @@ def value_of(argv: list[str], *flags: str) -> str | None:
         if name.startswith("-") and name.replace("_", "-") in flags:
             return value if is_joined else argv[place + 1] if place + 1 < len(argv) else None
     return None
+
+
+def _address(argv: list[str]) -> str:
+    """Where it is asked from on its host: the loopback, unless it listens on one address only."""
+    given = value_of(argv, "--host") or ""
+    return "127.0.0.1" if given in ("", "0.0.0.0", "::", "localhost") else f"[{given}]" if ":" in given else given
 
 
 def _published(lines: Sequence[str], inner: int) -> int:

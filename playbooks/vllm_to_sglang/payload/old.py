@@ -47,8 +47,8 @@ def record(given: argparse.Namespace) -> int:
     kept = {
         "argv": [os.fsdecode(word) for word in argv], "env": env, "cwd": cwd, "port": given.port,
         "pid": given.pid, "form": given.form, "unit": given.unit, "user_unit": given.user_unit,
-        "container": given.container, "new_port": given.new_port, "mode": given.mode, "users_url": given.users_url,
-        "back_command": given.back_command, "at": time.time(),
+        "container": given.container, "new_port": given.new_port, "mode": given.mode, "url": given.url,
+        "users_url": given.users_url, "back_command": given.back_command, "at": time.time(),
     }  # fmt: skip
     write(folder / "old.json", json.dumps(kept), 0o600)
     key, key_file = key_of(kept["argv"], env), folder / "key"
@@ -104,7 +104,7 @@ def back(given: argparse.Namespace) -> int:
         if subprocess.call(["bash", "-c", kept["back_command"]], env={**os.environ, **ports}):
             raise StepError(f"`{kept['back_command']}` failed: point your router to port {kept['port']} by hand")
     model = model_of(kept)
-    wrong = look(kept["users_url"] or f"http://127.0.0.1:{given.port}", model)
+    wrong = look(kept["users_url"] or kept["url"], model)
     if wrong:
         raise StepError(f"the old server listens on port {given.port} and does not generate: {wrong}")
     told["new_stopped"] = told["new_stopped"] or stop_new(kept)
@@ -194,7 +194,7 @@ def stop_new(kept: dict[str, Any]) -> Any:
 def model_of(kept: dict[str, Any]) -> str:
     """The name under which the old server serves its model."""
     try:
-        return str(fetch(f"http://127.0.0.1:{kept['port']}/v1/models")["data"][0]["id"])
+        return str(fetch(f"{kept['url']}/v1/models")["data"][0]["id"])
     except (OSError, ValueError, KeyError, IndexError) as error:
         raise StepError(f"the old server names no model: {said(error)}") from error
 
@@ -204,6 +204,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="old")
     parser.add_argument("action", choices=("record", "back"))
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--url", default="")
     parser.add_argument("--pid", type=int, default=0)
     parser.add_argument("--new-port", type=int, default=0)
     parser.add_argument("--mode", default="blue-green")
