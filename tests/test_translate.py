@@ -184,8 +184,10 @@ def test_a_secret_is_never_repeated() -> None:
     """Keys and tokens are in no part of what comes out, and the command takes them from the environment."""
     texts = [
         "HF_TOKEN=hf_abcdefghijklmnopqrstuv vllm serve M --api-key sk-1234567890abcdefghij",
-        "docker run -e HF_TOKEN=hf_abcdefghijklmnopqrstuv -e VLLM_API_KEY=sk-1234567890abcdefghij vllm/vllm-openai --model M",
-        "[Service]\nEnvironment=HF_TOKEN=hf_abcdefghijklmnopqrstuv\nExecStart=vllm serve M --api-key sk-1234567890abcdefghij\n",
+        "docker run -e HF_TOKEN=hf_abcdefghijklmnopqrstuv -e VLLM_API_KEY=sk-1234567890abcdefghij "
+        "vllm/vllm-openai --model M",
+        "[Service]\nEnvironment=HF_TOKEN=hf_abcdefghijklmnopqrstuv\n"
+        "ExecStart=vllm serve M --api-key sk-1234567890abcdefghij\n",
         "services:\n  a:\n    image: vllm/vllm-openai\n    environment: {HF_TOKEN: hf_abcdefghijklmnopqrstuv}\n"
         "    command: --model M --api-key sk-1234567890abcdefghij\n",
     ]

@@ -61,10 +61,7 @@ DEFAULTS = {
     "prefix-caching-hash-algo": "SGLang's radix cache compares tokens, it hashes nothing",
     "skip-mm-profiling": "SGLang does not profile with media",
     "enable-offline-docs": "SGLang serves no offline documentation page; nothing depends on it",
-    "seed-everything": "SGLang seeds all of it",
-    "no-use-tqdm-on-load": "a matter of the log alone",
     "disable-async-output-proc": "SGLang's overlap schedule does it another way",
-    "engine-use-ray": "the engine runs in a process of its own",
     "max-parallel-loading-workers": "SGLang loads in its own order",
     "safetensors-load-strategy": "SGLang reads safetensors in its own order",
 }
@@ -137,7 +134,7 @@ LOSSES: dict[str, tuple[str, int]] = {
     "data-parallel-external-lb": ("SGLang balances over all ranks, or through its router", 3),
     "logprobs-mode": ("SGLang's logprobs are those of the model's logits: compare before relying on them", 5),
     "calculate-kv-scales": (
-        "SGLang takes the scales of the checkpoint, else 1.0: compare answers with an fp8 cache",
+        "SGLang takes the scales of the checkpoint, else 1.0: compare the answers",
         5,
     ),
     "weight-transfer-config": ("another protocol: SGLang has /update_weights_from_distributed", 7),

@@ -96,10 +96,10 @@ warnings. 20: refused, because the original would not start and a translation wo
 | none | no counterpart, and what that costs |
 
 `--json` prints `command` (`null` when refused, then `draft`), `form` (shell, docker, compose, systemd, k8s, kserve,
-config, log), `parsed` (what SGLang's parser reads, without defaults), `env` (variables that the command's prefix or the
-translation sets), `no_counterpart`, `warnings`, `refused`, `arguments` (SGLang's, as a list), `server` (the bare command
-line), `sglang` (whose options), `others` (further starts in the text) and `report` (an object for each flag and variable:
-`class`, `input`, `output`, `why`, `notes`, and `given`, false for what was not in the input).
+config, log), `parsed` (what SGLang's parser reads, without defaults), `env` (variables that the command's prefix or
+the translation sets), `no_counterpart`, `warnings`, `refused`, `arguments` (SGLang's, as a list), `server` (the bare
+command line), `sglang` (whose options), `others` (further starts in the text) and `report` (an object for each flag and
+variable: `class`, `input`, `output`, `why`, `notes`, and `given`, false for what was not in the input).
 
 Secrets are not repeated: a key in a command line becomes `$API_KEY`.
 """
@@ -177,7 +177,7 @@ def _sample(option: Option, name: str) -> str:
 
 
 def _variables() -> list[tuple[str, ...]]:
-    rows = [(f"`{old}`", f"`{new}`", "") for old, new in RENAMED.items()]
+    rows: list[tuple[str, ...]] = [(f"`{old}`", f"`{new}`", "") for old, new in RENAMED.items()]
     rows += [(f"`{name}`", "", why) for name, why in {**NEEDLESS, **LOST}.items()]
     for text in (
         "VLLM_API_KEY=$KEY", "VLLM_ATTENTION_BACKEND=FLASHINFER", "VLLM_LOGGING_LEVEL=DEBUG", "VLLM_BATCH_INVARIANT=1",
@@ -185,7 +185,8 @@ def _variables() -> list[tuple[str, ...]]:
     ):  # fmt: skip
         entry = next(one for one in translate(f"{text} vllm serve M").entries if one.variable)
         rows.append((f"`{text}`", _code(entry.result), entry.why))
-    return sorted(rows) + [("any other `VLLM_...`", "", "lost, and said"), ("any other variable", "stays", "")]
+    others = [("any other `VLLM_...`", "", "lost, and said"), ("any other variable", "stays", "")]
+    return [*sorted(rows), *others]
 
 
 def _code(text: str) -> str:

@@ -30,7 +30,7 @@ class Writing:
     def _scalar(self, node: Any, value: str) -> Edit:
         start, end = node.start_mark.index, node.end_mark.index
         raw = self.text[start:end]
-        if raw[:1] in "|>" or "\n" in value:
+        if raw[:1] in "|>":
             indent = block_indent(raw) or " " * (self._column(start) + 2)
             body = "".join(f"{indent}{line}\n" if line else "\n" for line in value.rstrip("\n").split("\n"))
             return (start, end, f"|\n{body}" if raw.endswith("\n") else f"|\n{body.rstrip(chr(10))}")

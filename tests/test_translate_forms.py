@@ -1,0 +1,326 @@
+"""Every form that a vLLM start is written in comes out in the same form, with everything around it untouched."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from state.errors import UsageError
+from tests.cli_helpers import ROOT, turnout
+from tools.serving.flags import translate
+from tools.serving.flags.items import vocabulary
+from tools.serving.flags.names import (
+    ATTENTION,
+    COPIES,
+    DEFAULTS,
+    LOSSES,
+    MOE_A2A,
+    MOE_RUNNER,
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+)
+from tools.serving.flags.page import missing, page
+from tools.serving.flags.table import load, versions
+
+
+def in_bash(script: str) -> list[list[str]]:
+    """The argument lists with which a script calls `python`: bash itself says what it made of it."""
+    stub = 'python() { printf "%s\\0" "$@"; printf "\\n"; }; exec() { "$@"; }; nohup() { "$@"; }\n'
+    done = subprocess.run(["bash", "-c", stub + script], capture_output=True, text=True, check=False)
+    return [line.rstrip("\0").split("\0") for line in done.stdout.splitlines() if line]
+
+
+def server(words: list[str]) -> dict[str, Any]:
+    """What SGLang's parser makes of `-m sglang.launch_server ...`."""
+    assert words[:2] == ["-m", "sglang.launch_server"], words
+    return load("sglang").parse(words[2:])
+
+
+COMMAND = 'vllm serve org/m -tp 2 --max-model-len 4096 --hf-overrides \'{"a": "b c"}\''
+WANTED = {
+    "model_path": "org/m", "host": "0.0.0.0", "port": 8000, "tp_size": 2, "context_length": 4096,
+    "json_model_override_args": '{"a": "b c"}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        COMMAND,
+        f"nohup {COMMAND} 2>/dev/null",
+        f"exec {COMMAND}",
+        COMMAND.replace(" --", " \\\n  --"),
+        COMMAND.replace(" --", " \\ \n  --"),
+        COMMAND.replace(" --", "\n  --"),
+        COMMAND.replace("vllm serve org/m", "python -m vllm.entrypoints.openai.api_server --model org/m"),
+        COMMAND.replace("--max-model-len 4096", "--max_model_len=4096"),
+        'ARGS=(-tp 2 --max-model-len 4096)\nvllm serve org/m "${ARGS[@]}" --hf-overrides \'{"a": "b c"}\'',
+        "ARGS='-tp 2 --max-model-len 4096'\nvllm serve org/m $ARGS --hf-overrides '{\"a\": \"b c\"}'",
+        f"LEN=${{LEN:-4096}}\nMODEL=org/m\n{COMMAND.replace('4096', '$LEN').replace('org/m', '$MODEL')}",
+        f"if true; then\n  {COMMAND}\nfi\necho done >&2",
+    ],
+)
+def test_bash_reads_the_translated_script_as_it_was_meant(script: str) -> None:
+    """What bash makes of the output is what SGLang's parser was said to read."""
+    found = translate(script)
+    assert found.form == "shell"
+    assert found.parsed == WANTED
+    assert found.command is not None
+    assert [server(words) for words in in_bash(found.command)] == [WANTED]
+
+
+def test_a_shell_within_quotes_is_translated_within_quotes() -> None:
+    """`bash -c`, ssh and heredocs hold scripts of their own."""
+    for outer in (f"bash -c {shlex.quote(COMMAND)}", "bash <<'EOF'\n" + COMMAND + "\nEOF\n"):
+        found = translate(outer)
+        assert found.parsed == WANTED
+        assert found.command is not None
+        script = found.command.replace("bash", "bash_", 1)
+        shown = subprocess.run(
+            ["bash", "-c", 'bash_() { if [ "$1" = -c ]; then printf %s "$2"; else cat; fi; }\n' + script],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        assert [server(words) for words in in_bash(shown)] == [WANTED]
+
+
+def test_docker_run_keeps_its_own_options_and_gets_the_whole_command() -> None:
+    """The image has another entry point, vLLM's variables go, and what docker lacks is said."""
+    found = translate(
+        "docker run -d --gpus all -e VLLM_USE_V1=1 -e HF_HOME=/h -v /data -p 8000:8000 \\\n  vllm/vllm-openai:v0.9 "
+        "--model org/m --download-dir /elsewhere"
+    )
+    assert found.form == "docker"
+    words = shlex.split((found.command or "").replace("\\\n", " "))
+    assert words[:9] == ["docker", "run", "-d", "--gpus", "all", "-e", "HF_HOME=/h", "-v", "/data"]
+    image = next(number for number, word in enumerate(words) if word.startswith("lmsysorg/sglang:"))
+    assert words[image + 1] == "python3"
+    assert server(words[image + 2 :])["download_dir"] == "/elsewhere"
+    told = " ".join(found.warnings)
+    assert "anonymous volume" in told
+    assert "/elsewhere" in told
+    assert "--shm-size" in told
+
+
+COMPOSE = """\
+services:
+  db: {image: "postgres:15"}  # stays
+  vllm:
+    image: vllm/vllm-openai:latest
+    environment:
+      - VLLM_ATTENTION_BACKEND=FLASHINFER
+      - HF_HOME=/h
+    command: %s
+    ports: ["8000:8000"]
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--model org/m -tp 2 --max-model-len 4096",
+        ">\n      --model org/m\n      -tp 2\n      --max-model-len 4096",
+        '["--model", "org/m", "-tp", "2", "--max-model-len", "4096"]',
+        "\n      - --model\n      - org/m\n      - -tp=2\n      - --max-model-len\n      - '4096'",
+        "vllm serve org/m -tp 2 --max-model-len 4096",
+    ],
+)
+def test_compose_files_stay_compose_files(command: str) -> None:
+    """A service of vLLM becomes one of SGLang in each of the ways to write a command; the others are untouched."""
+    found = translate(COMPOSE % command)
+    assert found.form == "compose"
+    assert found.command is not None
+    assert 'db: {image: "postgres:15"}  # stays' in found.command
+    service = yaml.safe_load(found.command)["services"]["vllm"]
+    told = service["command"]
+    words = shlex.split(told) if isinstance(told, str) else told
+    assert words[0] == "python3"
+    assert server(words[1:]) == found.parsed
+    kept = ("model_path", "host", "port", "tp_size", "context_length")
+    assert found.parsed == {**{name: WANTED[name] for name in kept},
+                            "attention_backend": "flashinfer"}  # fmt: skip
+    assert service["environment"] == ["HF_HOME=/h"]
+    assert service["image"].startswith("lmsysorg/sglang:")
+
+
+MANIFEST = """\
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+      - name: server   # the one
+        image: vllm/vllm-openai:v0.9
+%s
+        env:
+        - name: MODEL
+          value: org/m
+        - {name: VLLM_API_KEY, valueFrom: {secretKeyRef: {name: s, key: k}}}
+        resources: {limits: {nvidia.com/gpu: "2"}}
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        '        args: ["--model=$(MODEL)", "-tp=2"]',
+        "        args:\n        - --model\n        - $(MODEL)\n        - --tensor-parallel-size\n        - '2'",
+        '        command: ["vllm", "serve", "$(MODEL)"]\n        args: ["-tp", "2"]',
+        "        command: [python3, -m, vllm.entrypoints.openai.api_server]\n"
+        '        args: [--model, $(MODEL), -tp, "2"]',
+        '        command: ["/bin/sh", "-c"]\n        args:\n        - |\n          echo hello\n'
+        "          vllm serve org/m \\\n            -tp 2",
+        '        command: ["bash", "-c", "vllm serve org/m -tp 2"]',
+    ],
+)
+def test_manifests_stay_manifests(lines: str) -> None:
+    """Containers are changed at their places; expansions of Kubernetes stay and are read."""
+    found = translate(MANIFEST % lines)
+    assert found.form == "k8s"
+    assert found.command is not None
+    assert found.parsed == {
+        "model_path": "org/m", "host": "0.0.0.0", "port": 8000, "tp_size": 2, "api_key": "$(VLLM_API_KEY)",
+    }  # fmt: skip
+    assert "# the one" in found.command
+    container = yaml.safe_load(found.command)["spec"]["template"]["spec"]["containers"][0]
+    everything = " ".join([*container["command"], *container.get("args", [])])
+    assert "sglang.launch_server" in everything
+    assert "vllm" not in everything
+    assert "--tp-size" in everything
+    assert [one["name"] for one in container["env"]] == ["MODEL", "VLLM_API_KEY"]
+
+
+def test_a_unit_stays_a_unit() -> None:
+    """ExecStart and the variables of vLLM change, comments and everything else stay."""
+    unit = (
+        "[Unit]\nDescription=m\n[Service]\nEnvironment=VLLM_LOGGING_LEVEL=DEBUG HF_HOME=/h\n"
+        '# Environment="VLLM_SLEEP_WHEN_IDLE=1"\nExecStart=/opt/vllm/bin/vllm serve org/m \\\n  # why not\n  -tp 2\n'
+        "Restart=always\n"
+    )
+    found = translate(unit)
+    assert found.form == "systemd"
+    assert found.parsed == {"model_path": "org/m", "host": "0.0.0.0", "port": 8000, "tp_size": 2, "log_level": "debug"}
+    text = found.command or ""
+    assert 'Environment="HF_HOME=/h"\n' in text
+    assert "ExecStart=/opt/sglang/bin/python -m sglang.launch_server \\\n" in text
+    assert text.startswith("[Unit]\nDescription=m\n[Service]\n")
+    assert text.endswith("Restart=always\n")
+    assert '# Environment="VLLM_SLEEP_WHEN_IDLE=1"' in text
+    assert "-tp 2" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[vllm serve org/m --max-model-len=4096 -tp 2 --hf-overrides {"a": "b c"}]',
+        "cmd: ['vllm', 'serve', 'org/m', '-tp', '2', '--max-model-len', '4096', '--hf-overrides', '{\"a\": \"b c\"}']",
+        "vllm\0serve\0org/m\0-tp\0" + "2\0--max-model-len\0" + '4096\0--hf-overrides\0{"a": "b c"}\0',
+        "INFO non-default args: {'model': 'org/m', 'tensor_parallel_size': 2, 'max_model_len': 4096, "
+        "'hf_overrides': {'a': 'b c'}}",
+        "INFO args: Namespace(model='org/m', tensor_parallel_size=2, max_model_len=4096, hf_overrides={'a': 'b c'}, "
+        "x=None)",
+        "root 12 1.0 2.0 100 200 ? Sl 10:00 0:01 /usr/bin/python3 /usr/bin/vllm serve org/m -tp 2 --max-model-len 4096 "
+        '--hf-overrides {"a": "b c"}',
+        '--model org/m -tp 2 --max-model-len 4096 --hf-overrides \'{"a": "b c"}\'',
+        "# How\n\n```bash\n" + COMMAND + "\n```\n",
+    ],
+)
+def test_lists_and_logs_are_read(text: str) -> None:
+    """Logged arguments, `ps`, `/proc`, pages and bare flags say the same as the command did."""
+    assert translate(text).parsed == WANTED
+
+
+def test_a_configuration_file_wins_less_than_the_command_line() -> None:
+    """`--config` is read from what is beside it, and stays a file where a file was given."""
+    config = "tensor-parallel-size: 4\nmax_model_len: 8192\nno-enable-prefix-caching: true\nhf-overrides: {a: 1}\n"
+    found = translate("vllm serve org/m --config c.yaml -tp 2", files={"c.yaml": config})
+    assert found.parsed is not None
+    assert found.parsed["tp_size"] == 2
+    assert found.parsed["context_length"] == 8192
+    assert found.parsed["disable_radix_cache"] is True
+    assert any("overridden" in line for line in found.warnings)
+    written = f"cat > c.yaml <<EOF\n{config}EOF\nvllm serve org/m --config c.yaml -tp 2\n"
+    assert translate(written).parsed == found.parsed
+    alone = translate("model: org/m\n" + config)
+    assert alone.form == "config"
+    assert yaml.safe_load(alone.command or "")["model-path"] == "org/m"
+    absent = translate("vllm serve org/m --config c.yaml")
+    assert "not there" in " ".join(absent.warnings)
+
+
+def test_names_of_the_tables_exist() -> None:
+    """Every flag and value that a rule writes down is one that vLLM had, and that SGLang has."""
+    sglang, words = load("sglang"), vocabulary()
+    old = {option.dest.replace("_", "-") for table in words.tables for option in table.options}
+    for names in (COPIES, DEFAULTS, LOSSES):
+        assert not names.keys() - old, names.keys() - old
+    assert not [flag for flag in COPIES.values() if sglang.find(flag) is None]
+    for flag, values in (
+        ("--attention-backend", ATTENTION), ("--moe-runner-backend", MOE_RUNNER), ("--moe-a2a-backend", MOE_A2A),
+        ("--tool-call-parser", TOOL_PARSERS), ("--reasoning-parser", REASONING_PARSERS),
+    ):  # fmt: skip
+        option = sglang.find(flag)
+        assert option is not None
+        assert not set(values.values()) - set(option.choices or ())
+
+
+def test_the_page_is_what_the_program_does() -> None:
+    """docs/flags.md is up to date, and no known option is without a row."""
+    assert (ROOT / "docs" / "flags.md").read_text(encoding="utf-8") == page()
+    assert list(missing()) == []
+
+
+def test_a_megabyte_of_anything_is_answered_at_once() -> None:
+    """No input makes work out of proportion: the effort is bounded, whatever the text holds."""
+    size = 1 << 20
+    texts = [
+        "export A=1\n" * (size // 11) + COMMAND, "vllm serve M " + "--port 80 " * (size // 10), "{ " * (size // 2),
+        "vllm serve M --hf-overrides " + '{"a":' * (size // 5), "docker run " * (size // 11),
+        "image: vllm\nargs:\n" + "- --port=80\n" * (size // 12), "[" * size, "vllm serve M\n" * (size // 13),
+        "vllm\0" * (size // 5), "A=$A$A\n" * (size // 7) + "vllm serve $A",
+    ]  # fmt: skip
+    began = time.process_time()
+    for text in texts:
+        try:
+            translate(text)
+        except UsageError:
+            continue
+    assert time.process_time() - began < 60
+
+
+def test_the_command_line_puts_the_command_on_stdout_and_the_report_on_stderr(tmp_path: Path) -> None:
+    """So a script can be written by redirection, and programs get one JSON object."""
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\n" + COMMAND + " --config c.yaml\n", encoding="utf-8")
+    (tmp_path / "c.yaml").write_text("max-num-seqs: 7\n", encoding="utf-8")
+    done = turnout("translate", str(script))
+    assert done.returncode == 0, done.stderr
+    assert [server(words)["max_running_requests"] for words in in_bash(done.stdout)] == [7]
+    assert "clean" in done.stderr
+    told = json.loads(turnout("translate", "-", "--json", stdin=COMMAND).stdout)
+    assert told["parsed"] == WANTED
+    assert set(told) >= {"command", "form", "parsed", "env", "no_counterpart", "warnings", "refused"}
+    refused = turnout("translate", "vllm serve M --lora-path x")
+    assert refused.returncode == 20
+    assert refused.stdout == ""
+    assert "--lora-modules" in refused.stderr
+    unknown = turnout("translate", "nowhere.sh")
+    assert unknown.returncode == 2
+    assert "no file" in unknown.stderr
+
+
+def test_the_dump_for_hosts_is_python_of_long_ago() -> None:
+    """What is sent to a host is one file of the standard library that Python 3.8 reads."""
+    source = (ROOT / "tools" / "serving" / "flags" / "dump.py").read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert imported <= {"argparse", "enum", "importlib", "json", "sys"}
+    assert versions("sglang") == ["0.5.14", "0.5.23"]
