@@ -9,7 +9,6 @@ is told; nothing fails because of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import anyio
 
@@ -27,7 +26,7 @@ PATIENCE_S = 5.0
 MAX_JOBS = 200
 """More logs than this are not read: those of the newest jobs are."""
 
-Found = dict[str, dict[str, Any]]
+Found = dict[str, dict[str, str]]
 
 
 def fetch(db: Database, recording: Recording, note: Callable[[str], None]) -> Found:
@@ -62,7 +61,7 @@ async def _read_host(spec: HostSpec, jobs: Sequence[Span], found: Found, note: C
         note(f"logs of jobs on `{spec.name}` are left out: {error.message}")
 
 
-async def _read(host: Host, job: str) -> dict[str, Any]:
+async def _read(host: Host, job: str) -> dict[str, str]:
     head = await host.read_log(job, 0, HEAD_BYTES + TAIL_BYTES)
     if head.size <= HEAD_BYTES + TAIL_BYTES:
         return {"text": clean_text(head.data), "note": f"{head.size:,} bytes"}

@@ -67,6 +67,7 @@ class WatchApp(App[None]):
         Binding("N", "again(-1)", "match before"),
         Binding("tab", "view", "view", priority=True),
         Binding("enter", "open", "open"),
+        Binding("l", "logs", "logs"),
         Binding("question_mark", "help", "keys"),
         Binding("escape", "close", "close"),
         Binding("q,ctrl+c,ctrl+q", "quit", "quit", priority=False),
@@ -167,12 +168,23 @@ class WatchApp(App[None]):
         self.panes.opened = not self.panes.opened
         self._draw()
 
+    async def action_logs(self) -> None:
+        """Show the log of the job that runs at the moment; read from its host when first asked for."""
+        self.panes.logging = not self.panes.logging
+        if self.panes.logging and self.panes.logs is None and self.db is not None:
+            self._say("reading the logs of jobs from their hosts ...")
+            db = self.db
+            worker = self.run_worker(lambda: self.panes.read_logs(db), thread=True, exclusive=True, group="logs")
+            await worker.wait()
+            self.told = ""
+        self._draw()
+
     def action_help(self) -> None:
         self.panes.helping = not self.panes.helping
         self._draw()
 
     def action_close(self) -> None:
-        self.panes.opened = self.panes.helping = False
+        self.panes.opened = self.panes.helping = self.panes.logging = False
         self._close_ask()
         self._draw()
 

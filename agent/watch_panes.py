@@ -42,6 +42,7 @@ KEYS = [
     ("g", "go to a message number, a time (12:30, 90s) or a todo"),
     ("/  n N", "search; next, previous match"),
     ("Enter", "the message in full"),
+    ("l", "the log of the job that runs, from its host"),
     ("Tab", "messages, graph, lanes, jobs"),
     ("? Esc q", "these keys; close; leave"),
 ]
@@ -58,7 +59,9 @@ class Panes:
 
     def __init__(self, player: Player) -> None:
         self.player, self.recording = player, player.recording
-        self.opened = self.helping = False
+        self.opened = self.helping = self.logging = False
+        self.logs: dict[str, dict[str, str]] | None = None
+        self.missing: list[str] = []
         self._board: tuple[int, Board] | None = None
         self.changed()
 
@@ -69,6 +72,12 @@ class Panes:
     def news(self, db: Database) -> bool:
         """Read on; from a thread."""
         return news(db, self.recording)
+
+    def read_logs(self, db: Database) -> None:
+        """Read the logs of all jobs, as far as their hosts can be reached; from a thread."""
+        from agent.replay_logs import fetch  # SSH is not needed to watch
+
+        self.logs = fetch(db, self.recording, self.missing.append)
 
     def lane_count(self) -> int:
         started = sum(bool(todo.attempts) for todo in self.spans.todos.values())
@@ -109,6 +118,8 @@ class Panes:
         """The messages up to the moment; the keys, or the last message in full, when asked for."""
         if self.helping:
             return Text("\n").join(Text.assemble((f"{key:>10}  ", "cyan"), what) for key, what in KEYS)
+        if self.logging:
+            return self._log(width, height)
         place = self.player.place
         if self.opened and place:
             return self._full(self.recording.entries[place - 1], width, height)
@@ -156,6 +167,21 @@ class Panes:
             told = f"… {left_out + 1} more lines: `turnout replay --html` shows all"
             lines = [*lines[: height - 1], Text(told, "dim")]
         return Text("\n").join(lines)
+
+    def _log(self, width: int, height: int) -> Text:
+        """The end of the log of the job that began last before the moment, as it is on its host now."""
+        jobs = self.board().jobs
+        if not jobs:
+            return Text("no job has begun at this moment", "dim")
+        job = next((job for job in reversed(jobs.values()) if job.alive), next(reversed(jobs.values())))
+        found = (self.logs or {}).get(job.id)
+        lines = [Text(f"log of {job_name(job.id)} on {job.host}, as it is there now", "bold"), Text()]
+        if found is None:
+            why = self.missing or ["its host was not asked"]
+            return Text("\n").join([*lines, *(Text(line, "yellow") for line in why)])
+        lines[1] = Text(str(found["note"]), "dim")
+        body = [row for line in str(found["text"]).splitlines() for row in Text(line or " ").wrap(_WRAPS, width)]
+        return Text("\n").join([*lines, *body[-max(1, height - len(lines)) :]])
 
     def right(self, width: int, shares: dict[str, int]) -> dict[str, Text | None]:
         """Graph, lanes and jobs, each within its share of lines."""
@@ -208,7 +234,7 @@ class Panes:
 
     def foot(self, width: int, view: str) -> Text:
         """The keys one needs, and on a narrow screen which pane is shown."""
-        keys = "Space plays  ←→ steps  <> speed  g goes to  / searches  Enter opens  ? keys  q leaves"
+        keys = "Space plays  ←→ steps  <> speed  g goes to  / searches  Enter opens  l logs  ? keys  q leaves"
         text = Text((f"[{view}] Tab  " if view else "") + keys)
         text.truncate(width, overflow="ellipsis")
         return text

@@ -16,6 +16,7 @@ from agent.watch_app import WatchApp
 from state import changes as c
 from state.db import Database
 from state.log import append
+from tests.cli_helpers import turnout
 from tests.replay_story import BEGAN, Tape, tell
 
 Act = Callable[[WatchApp, Pilot[None]], Awaitable[None]]
@@ -110,6 +111,30 @@ def test_a_message_opens_in_full(db: Database) -> None:
         assert "operator" not in text(app, "left")
 
     drive(db, act, at="2")
+
+
+def test_the_log_of_a_job_stands_beside(tmp_path: Path) -> None:
+    """`l` shows the log of the moment's job from its host, Escape the messages again."""
+    playbook = tmp_path / "p.yaml"
+    playbook.write_text(
+        "name: p\ntitle: P\nsteps:\n  - {id: a, job: {host: local, run: 'seq 1 900'}}\n", encoding="utf-8"
+    )
+    assert turnout("run", str(playbook)).returncode == 0
+    db = Database.open()
+    id = from_database(db, None).facts.id
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("l")
+        while app.panes.logs is None:
+            await pilot.pause(0.05)
+        await pilot.pause(0.1)
+        told = text(app, "left").splitlines()
+        assert told[0] == "log of a on local, as it is there now"
+        assert told[-1] == "900"
+        await pilot.press("escape")
+        assert "job a exited with 0" in text(app, "left")
+
+    drive(db, act, session=id, at="9999")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (140, 40), (200, 60), (40, 12)])
