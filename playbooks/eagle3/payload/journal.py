@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .runtime import write_text
+from .runtime import read_lines, write_text
 
 Row = dict[str, Any]
 
@@ -45,5 +45,4 @@ def read_log(path: Path) -> list[Row]:
     """The whole lines of a training log."""
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [json.loads(line) for line in read_lines(path, whole=True)]

@@ -84,7 +84,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of one JSONL file, in its order."""
     if not path.is_file():
         raise StepError(f"no prompts: `{path}` is no file", hint="set `data.prompts` to `builtin` or JSONL files")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: JSON may hold other ends of lines
     return [_prompt(line, path, n) for n, line in enumerate(lines, 1) if line.strip()]
 
 

@@ -227,6 +227,16 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def read_lines(path: Path, *, whole: bool = False) -> list[str]:
+    """The lines of a file, without empty ones; with `whole` without a last one that its writer did not finish.
+
+    Lines end with a line feed and nothing else: JSON may hold U+2028, U+0085 and form feeds, at which Python's
+    `splitlines` cuts.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace" if whole else "strict")
+    return [line for line in (text[: text.rfind("\n") + 1] if whole else text).split("\n") if line.strip()]
+
+
 def read_json(path: Path) -> Any:
     """The JSON in `path`. Raises StepError when it is not there or no JSON."""
     try:
