@@ -34,7 +34,7 @@ from state.models import Message, Session, table
 HISTORY = 200
 """Messages of the log that a resumed chat begins with."""
 POLL_S = 0.5
-_KINDS = ", ".join(f"'{kind}'" for kind in (*SHOWN, "todo.status"))
+_KINDS = ", ".join(f"'{kind}'" for kind in (*SHOWN, "todo.status") if kind != "model.asked")
 _NEWEST = text(
     f"SELECT seq, time, kind, payload FROM messages WHERE session = :session AND kind IN ({_KINDS})"
     " ORDER BY seq DESC LIMIT :limit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from state.specs import TERMINAL
 
 MAX_INPUT = 160
 MAX_REASON = 300
+_MARKS = re.compile(r"</?(output|data|report|state|notice)\b[^>]*>")
+"""What tells a model that text came from elsewhere; a person sees where it came from."""
 _PAST = {
     "add": "added",
     "link": "linked",
@@ -95,7 +98,7 @@ def outcome_words(text: str) -> str:
     try:
         told = json.loads(text)
     except ValueError:
-        return text
+        return "\n".join(line for line in text.splitlines() if not _MARKS.fullmatch(line.strip()))
     if not isinstance(told, list) or not all(isinstance(one, dict) and "op" in one for one in told):
         return text
     failed = [f"{one.get('id')}: {one['error']}" for one in told if one.get("error")]

@@ -92,7 +92,9 @@ class QuestionPanel(Vertical, can_focus=True):
         question = self.current
         self._says_no = False
         self.set_class(question is not None, "-asks")
-        self.set_class(bool(question and question.free), "-writes")
+        free = bool(question and question.free)
+        self.can_focus = not free  # an answer in words is written into the line below
+        self.set_class(free, "-writes")
         self._input.value = ""
         self._input.placeholder = "your answer, then Enter" if question and question.free else ""
         self._paint()
@@ -102,7 +104,8 @@ class QuestionPanel(Vertical, can_focus=True):
         if question is None:
             return
         more = f"  ({len(self._questions) - 1} more wait)" if len(self._questions) > 1 else ""
-        head = Text.assemble(("? ", "bold magenta"), (question.text, "bold"), (more, "dim"))
+        says = question.text if not question.command or question.command not in question.text else "May this be run?"
+        head = Text.assemble(("? ", "bold magenta"), (says, "bold"), (more, "dim"))
         parts = [head]
         if question.command:
             parts.append(Text.assemble((f"{question.host} ", "blue"), ("$ ", "dim"), (question.command, "bold cyan")))
@@ -158,7 +161,8 @@ class QuestionPanel(Vertical, can_focus=True):
         """Whether this key answers the question that is shown."""
         question = self.current
         numbers = [str(number) for number in range(1, min(9, len(question.options)) + 1)]
-        return key in ["y", "n", *(["a"] if question.lasting else []), *numbers]
+        words = ["y", "n", *(["a"] if question.lasting else [])]
+        return key in (numbers if question.free else words + numbers)
 
     def _drop(self) -> str | None:
         """Forget the key that might have been an answer; which it was."""

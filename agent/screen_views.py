@@ -17,6 +17,10 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.timer import Timer
+
+MANY = 40
+SETTLE_S = 0.1
 
 
 class StripsPane(ScrollView, can_focus=False):
@@ -145,6 +149,7 @@ class EntriesPane(StripsPane):
         self._starts: list[int] = []
         self._places: dict[int, int] = {}
         self._width = 0
+        self._again: Timer | None = None
 
     def changed(self, entries: Sequence[Any]) -> None:
         """These entries are new or have changed."""
@@ -165,8 +170,14 @@ class EntriesPane(StripsPane):
         self.set_strips([])
 
     def on_resize(self) -> None:
+        if self._again is not None:
+            self._again.stop()
+            self._again = None
         if self.room.width != self._width:
-            self._draw_from(0)
+            if self._width and len(self._entries) > MANY:  # a window that is being dragged has many sizes
+                self._again = self.set_timer(SETTLE_S, lambda: self._draw_from(0))
+            else:
+                self._draw_from(0)
         self.stick()
 
     def _draw_from(self, first: int) -> None:
