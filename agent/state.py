@@ -328,12 +328,14 @@ class SessionState:
         params = dict(scope.get("params", {}))
         host = info.host or params.get("host", "local")
         prefix = scope.get("prefix", "")
-        seen = {id.removeprefix(prefix): result for id, result in self.results.items() if id.startswith(prefix)}
+        seen = self.results
+        if prefix:
+            seen = {id.removeprefix(prefix): result for id, result in self.results.items() if id.startswith(prefix)}
         return {
             "host": host,
             **params,
             "params": params,
-            "todos": seen if prefix else self.results,
+            "todos": seen,
             "session": self.session,
             "python": self.host(host).python,
             "workdir": self.workdir(todo),
