@@ -106,8 +106,8 @@ class Router:
     def __init__(self, port: int, state: Path) -> None:
         self.port, self.state = port, state
         self.to = int(read(state)["to"])
-        self.open = 0
         self.passed = 0
+        self._tasks: set[asyncio.Future[None]] = set()
         self.over = asyncio.Event()
 
     def read_again(self) -> None:
@@ -135,7 +135,7 @@ class Router:
         if listeners is None:
             listeners = await self._wait_for_port(places)
             self.tell(way="taken after its release", at=time.time())
-        servers = [await asyncio.start_server(self._pass, sock=one, backlog=1024) for one in listeners]
+        servers = [await asyncio.start_server(self._begin, sock=one, backlog=1024) for one in listeners]
         alone = asyncio.ensure_future(self._settle(listeners))
         await self.over.wait()
         alone.cancel()
@@ -145,7 +145,7 @@ class Router:
             await asyncio.sleep(0.3)
         for server in servers:
             server.close()
-        await self._until(lambda: not self.open, 600.0)
+        await self._until(lambda: not self._tasks, 600.0)
         print(f"passed {self.passed} connections on", flush=True)
 
     @staticmethod
@@ -169,15 +169,19 @@ class Router:
             steer(listener, 0)
         self.tell(way="alone", at=time.time())
 
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A connection. Its task is held here: the event loop alone would let a collection end one that only waits."""
+        task = asyncio.ensure_future(self._pass(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open += 1
         self.passed += 1
         try:
             await self._both_ways(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass
         finally:
-            self.open -= 1
             writer.close()
 
     async def _both_ways(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
