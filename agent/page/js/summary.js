@@ -49,6 +49,9 @@ function tile(name, value, under, title) {
   );
 }
 
+/** 940, 9,400, 94k, 9.4M. */
+const tokens = (n) => (n >= 10_000 && n < 1e6 ? `${Math.round(n / 1000)}k` : amount(n));
+
 function tiles(m) {
   const t = m.totals,
     out = [];
@@ -86,8 +89,8 @@ function tiles(m) {
     out.push(
       tile(
         t.cost === null ? "Model" : "Model cost",
-        t.cost === null ? `${amount(t.in + t.out)} tokens` : cost,
-        `${plural(t.calls, "call")}, ${amount(t.in)} in${t.cached ? ` (${percent(t.cached / t.in)} cached)` : ""}, ${amount(t.out)} out`,
+        t.cost === null ? `${tokens(t.in + t.out)} tokens` : cost,
+        `${plural(t.calls, "call")}, ${tokens(t.in)} in${t.cached ? ` (${percent(t.cached / t.in)} cached)` : ""}, ${tokens(t.out)} out`,
       ),
     );
   }
