@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from tools.serving.flags.report import HIDDEN, is_secret
 from tools.serving.flags.table import Option, Table, load, versions
 
 STRUCTURED = {
@@ -47,10 +48,11 @@ class Item:
 
     @property
     def text(self) -> str:
-        """As a person would say it: the flag and its value."""
+        """As a person would say it: the flag and its value, but no secret."""
         if self.name == "optimization-level" and self.written.startswith("-O"):
             return self.written
-        return " ".join([self.written, *self.values])
+        hide = is_secret(self.name, self.first) if self.values else False
+        return " ".join([self.written, *([HIDDEN] * len(self.values) if hide else self.values)])
 
 
 @dataclass(frozen=True)

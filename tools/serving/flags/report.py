@@ -15,6 +15,7 @@ from typing import Any
 CLASSES = ("none", "suspicious", "changed", "default", "renamed", "same")
 CLEAN, WARNINGS, REFUSED = 0, 10, 20
 HIDDEN = "***"
+LONG = 12
 _SECRET_NAME = re.compile(r"(?i)(?:^|[_-])(?:token|api[_-]?key|key|secret|password|passwd|credentials?)$|^hf_token$")
 _NO_SECRET = re.compile(r"(?i)keyfile|public|key_file|tokenizer|token_?id|max_.*token|num_.*token")
 
@@ -123,8 +124,11 @@ def ranked(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def redacted(text: str, secrets: Mapping[str, str]) -> str:
-    """The text without any of the secrets (their value to what stands for it)."""
+    """The text without any of the secrets (their value to what stands for it).
+
+    A short one may be an ordinary word somewhere else (`--api-key vllm`): it is only taken out where it is the secret.
+    """
     for secret, instead in sorted(secrets.items(), key=lambda pair: -len(pair[0])):
-        if len(secret) >= 4:
+        if len(secret) >= LONG and re.search(r"\d", secret):
             text = text.replace(secret, instead)
     return text

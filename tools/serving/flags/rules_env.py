@@ -54,7 +54,8 @@ def variable(work: Work, name: str, value: str, *, ours: bool, outside: bool = F
         return ""
     entry = _tell(work, "same", written, written)
     if hidden == HIDDEN:
-        work.secrets[value] = HIDDEN if work.form in ("k8s", "kserve", "systemd") else f"${name}"
+        instead = HIDDEN if work.form in ("k8s", "kserve", "systemd") else f"${name}"
+        work.secrets[value] = instead
         place = {"k8s": "a Secret", "kserve": "a Secret", "systemd": "an EnvironmentFile"}
         entry.notes.append(
             f"a secret in plain sight, and not repeated here: take {name} from {place.get(work.form, 'outside')}"
@@ -63,7 +64,7 @@ def variable(work: Work, name: str, value: str, *, ours: bool, outside: bool = F
         entry.kind, entry.why = "suspicious", "it points into vLLM's installation: give SGLang's own"
     if ours:
         work.settings.setdefault(name, f"${name}" if hidden == HIDDEN else work.resolve(value))
-    return None
+    return f"{name}={instead}" if hidden == HIDDEN else None
 
 
 def _outside(work: Work, name: str, reference: str) -> str | None:

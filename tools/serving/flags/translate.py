@@ -286,13 +286,18 @@ def _whole(text: str, found: Sequence[Launch], results: Sequence[_Result], table
         draft=draft if refused else None,
         arguments=[redacted(word, secrets) for word in renewed.words()],
         server=redacted(_server(renewed), secrets),
-        parsed=None if refused else first.parsed,
+        parsed=None if refused or first.parsed is None else _without(first.parsed, secrets),
         env={name: redacted(value, secrets) for name, value in work.settings.items()},
         entries=entries,
         refused=refused,
         sglang=table.version,
         others=len(found) - 1,
     )
+
+
+def _without(parsed: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Parsed values without secrets."""
+    return {name: redacted(value, secrets) if isinstance(value, str) else value for name, value in parsed.items()}
 
 
 def _server(renewed: Renewed) -> str:
