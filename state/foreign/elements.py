@@ -20,6 +20,8 @@ from state.foreign.damage import Losses, clean, decode
 
 CHUNK = 1024 * 1024
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
+_NEXT_BRACKET = re.compile(rb'[^"{}\[\]]*+(?:"(?:[^"\\]++|\\.)*+"[^"{}\[\]]*+)*+[{}\[\]]', re.DOTALL)
+"""Everything up to the next bracket, texts passed over whole: one step where tokens would take many."""
 _OPENS, _CLOSES = frozenset(b"{["), frozenset(b"}]")
 _CLOSER = {ord("{"): b"}", ord("["): b"]"}
 _QUOTE = ord('"')
@@ -56,7 +58,7 @@ class _Scanner:
         self._began: int | None = None  # in the buffer: where the element that is being read begins
         self._key: str | None = None
         self._index = 0
-        self._outer = 1  # depth at which elements begin
+        self._outer = 1  # the depth within the element
 
     def run(self) -> Iterator[Element]:
         chunk = CHUNK
@@ -79,21 +81,46 @@ class _Scanner:
             self._began = 0
 
     def _scan(self) -> Iterator[Element]:
-        for token in _TOKEN.finditer(self._buffer, self._position):
+        """Understand as much as is there. What is inside an element is passed over bracket by bracket."""
+        while True:
+            if self._began is not None:
+                if not self._pass_inside():
+                    return
+                yield from self._close(self._position) or ()
+            token = _TOKEN.search(self._buffer, self._position)
+            if token is None:
+                self._position = len(self._buffer)
+                return
             start, end = token.span()
             first = self._buffer[start]
+            if first == _QUOTE and end - start == 1:  # not closed within what was read so far
+                self._position = start
+                return
+            self._position = end
             if first == _QUOTE:
-                if end - start == 1:  # not closed within what was read so far
-                    self._position = start
-                    return
-                if self._stack and len(self._stack) == 1 and self._began is None:
+                if len(self._stack) == 1:
                     yield from self._text(start, end)
             elif first in _OPENS:
                 self._open(first, start)
-            elif (element := self._close(end)) is not None:
-                yield from element
-            self._position = end
-        self._position = max(self._position, len(self._buffer) if self._began is None else self._position)
+            else:
+                yield from self._close(end) or ()
+
+    def _pass_inside(self) -> bool:
+        """Go on to behind the bracket that closes the element. False where that is not there yet."""
+        buffer, stack, outer, match = self._buffer, self._stack, self._outer, _NEXT_BRACKET.match
+        position = self._position
+        while found := match(buffer, position):
+            position = found.end()
+            bracket = buffer[position - 1]
+            if bracket in _OPENS:
+                stack.append(bracket)
+            elif len(stack) == outer:
+                self._position = position
+                return True
+            else:
+                stack.pop()
+        self._position = position
+        return False
 
     def _text(self, start: int, end: int) -> Iterator[Element]:
         """A text in the outermost object: a key, or the value of one."""
@@ -119,7 +146,7 @@ class _Scanner:
         elif depth == 2 and first == ord("[") and self._stack[0] == ord("{"):
             self._index = 0  # an array of the outermost object: its elements come one by one
         else:
-            self._began = start
+            self._began, self._outer = start, depth
 
     def _close(self, end: int) -> list[Element] | None:
         if not self._stack:

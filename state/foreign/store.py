@@ -106,10 +106,15 @@ class _Batches:
             self._db.write(lambda conn: restore(conn, self._session, rows))
 
 
-def _size(value: Any) -> int:
+def _size(payload: Any) -> int:
     """About how many bytes a payload holds, counted by its texts."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, list) else 8
+    total, waiting = 0, [payload]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return total
