@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from agent.page import model, page
-from agent.page.build import LIMIT
-from agent.page.fold import fold, fold_tree
+from agent.page.build import LIMIT, assemble
+from agent.page.fold import fold, fold_tree, lengths
 from agent.page.model import thin
 from agent.replay import Entry, Recording
 from agent.replay_source import from_database
 from state.db import Database
 from tests import chromium
 from tests.chromium import Chromium
-from tests.cli_helpers import turnout
+from tests.cli_helpers import ROOT, turnout
 from tests.replay_story import long, tell
 
 wants_chromium = pytest.mark.skipif(chromium.find() is None, reason="there is no chromium: `apt-get install chromium`")
@@ -250,6 +250,7 @@ def test_texts_are_folded_with_exact_counts(story: Recording) -> None:
     assert "keys" in str(fold_tree(deep, 100)) or "items" in str(fold_tree(deep, 100))
     wide = fold_tree(list(range(1000)), 100)
     assert wide[-1] == "… 800 more"
+    assert list(lengths({"a": ["x" * 3, {"b": "yy"}], "c": 7})) == [3, 2]
 
 
 def test_a_page_that_would_be_too_large_is_folded_more(story: Recording) -> None:
@@ -260,8 +261,38 @@ def test_a_page_that_would_be_too_large_is_folded_more(story: Recording) -> None
     noise = ["".join(chr(rng.randrange(33, 900)) for _ in range(4_000)) for _ in range(120)]
     entries = [Entry(n, float(n), "tool.answered", "tool:x", {"name": "x", "tool_use_id": str(n), "content": text})
                for n, text in enumerate(noise, 1)]  # fmt: skip
-    made = page(Recording(story.facts, entries), limit=400_000)
-    assert len(made) <= 400_000
+    for limit in (1_000_000, 400_000, 170_000):
+        assert len(page(Recording(story.facts, entries), limit=limit)) <= limit
+
+
+@wants_chromium
+def test_a_page_without_room_for_texts_still_tells_the_story(
+    browser: Chromium, story: Recording, tmp_path: Path
+) -> None:
+    """With nothing but lines left, statuses, speakers and tools are there, and the foot says what is not."""
+    path = tmp_path / "small.html"
+    path.write_text(assemble(model(story, most=0), "small"), encoding="utf-8")
+    browser.open(path.as_uri())
+    assert browser.errors() == []
+    assert status_of(browser, "bench_own") == "completed"
+    assert "only the first line of each text is here" in text_of(browser, "footer")
+    browser.key("Home")
+    told = text_of(browser, ".log-list")
+    assert "vLLM gives 0.66x with the drafter" in told
+    assert "I start both at once" in told
+    assert "todo → 5 todos added" in told
+    browser.evaluate(
+        "document.querySelectorAll('.item, .box, .lane-name').forEach((n) => n.dispatchEvent(new Event('click')))"
+    )
+    assert browser.errors() == []
+
+
+@wants_chromium
+def test_the_page_in_the_documentation_opens(browser: Chromium) -> None:
+    """The example's page in docs/ is whole, and was made by a page of this kind."""
+    browser.open((ROOT / "docs" / "pivot.html").as_uri())
+    assert browser.errors() == []
+    assert "todos completed" in text_of(browser, ".verdict")
 
 
 def test_thinning_a_curve_keeps_its_extremes() -> None:

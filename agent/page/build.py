@@ -17,11 +17,18 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import orjson
+
+from agent.page.fold import lengths
 from agent.page.model import MAX_TEXT, Logs, model
 from agent.replay import Recording
 
 LIMIT = 1_900_000
 """Bytes of a page that may be data, style and script together."""
+LADDER = (MAX_TEXT, 2_000, 600, 200, 60, 0)
+"""How much of each text is kept, tried one after the other; with 0 only what fits on a line is."""
+SQUEEZED = 4
+"""Characters of text to a byte of a page that could still fit: what is plainly too much is not tried."""
 SCRIPTS = (
     "tools",
     "data",
@@ -42,18 +49,27 @@ SCRIPTS = (
 
 def page(recording: Recording, *, logs: Logs | None = None, limit: int = LIMIT) -> str:
     """The page of a recording, of at most `limit` bytes if folding can bring it there."""
-    most = MAX_TEXT
-    while True:
+    rungs = [most for most in LADDER if _weight(recording, most) <= limit * SQUEEZED] or [LADDER[-1]]
+    for most in rungs:
         made = assemble(model(recording, most=most, logs=logs), recording.facts.title or recording.facts.id)
-        if len(made) <= limit or most < 100:
-            return made
-        most //= 3
+        if len(made) <= limit:
+            break
+    return made
+
+
+def _weight(recording: Recording, most: int) -> int:
+    """About how many characters its texts have when each is folded to `most`."""
+    own = sum(min(length, most) for entry in recording.entries for length in lengths(entry.payload))
+    return own + sum(_weight(child, most) for child in recording.children)
 
 
 def squeeze(data: Any) -> bytes:
     """JSON, deflated without a header as `DecompressionStream("deflate-raw")` takes it."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
-    squeezer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    try:
+        text = orjson.dumps(data, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # half of a surrogate pair, which it refuses
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    squeezer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     return squeezer.compress(text) + squeezer.flush()
 
 

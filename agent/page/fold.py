@@ -5,7 +5,7 @@ Pure. The whole stays in the log; a page says how much it left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_DEPTH = 8
@@ -37,3 +37,15 @@ def fold_tree(value: Any, most: int, depth: int = 0) -> Any:
         kept_items = [fold_tree(v, most, depth + 1) for v in value[:MAX_ITEMS]]
         return kept_items + ([f"… {len(value) - MAX_ITEMS} more"] if len(value) > MAX_ITEMS else [])
     return value
+
+
+def lengths(value: Any) -> Iterator[int]:
+    """The length of every text in a JSON value: what there is to fold."""
+    if isinstance(value, str):
+        yield len(value)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from lengths(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from lengths(inner)

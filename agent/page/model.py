@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from heapq import merge
 from typing import Any
 
-from agent.page.fold import fold, fold_tree
+from agent.page.fold import fold, fold_tree, lengths
 from agent.replay import Entry, Recording
 from agent.replay_path import path
 from agent.replay_series import curves, rows
@@ -23,8 +23,12 @@ VERSION = 1
 MAX_TEXT = 6_000
 """Characters of one text that are kept at first; `build.py` asks for fewer when the page would grow too large."""
 MAX_POINTS = 400
+SMALL = 120
+"""Characters in a payload that is kept even where there is no room for texts."""
+MAX_WORDS = 240
+"""Characters of a message's line."""
 
-Logs = Mapping[str, Mapping[str, Any]]
+Logs = Mapping[str, Mapping[str, str]]
 """By job: `{"text", "note"}`, the log as far as it was read from the host."""
 
 
@@ -59,6 +63,7 @@ class _Model:
                 "format": facts.settings.get("format"),
             },
             "made": time.time(),
+            "most": self.most,
             "kinds": [[kind, group(kind)] for kind in self._names["kinds"]],
             "actors": list(self._names["actors"]),
             "sources": [[r.facts.id, r.facts.title] for r in self.family],
@@ -116,9 +121,13 @@ class _Model:
             if number == 0:
                 self._row_of[entry.seq] = place
             kind, actor = self._index("kinds", entry.kind), self._index("actors", entry.actor)
-            row = [number, entry.seq, self._at(at), kind, actor, entry.cause, words(entry), self._detail(entry)]
+            row = [number, entry.seq, self._at(at), kind, actor, entry.cause, self._words(entry), self._detail(entry)]
             told.append(row)
         return told
+
+    def _words(self, entry: Entry) -> str:
+        told, most = words(entry), max(self.most, MAX_WORDS // 3)
+        return told if len(told) <= min(most, MAX_WORDS) else told[: min(most, MAX_WORDS) - 1] + "…"
 
     def _index(self, what: str, name: str) -> int:
         return self._names[what].setdefault(name, len(self._names[what]))
@@ -126,6 +135,8 @@ class _Model:
     def _detail(self, entry: Entry) -> Any:
         """What is shown when a message is opened: its text and the rest of its payload."""
         text = body(entry)
+        if not self.most:
+            return None if text or sum(lengths(entry.payload)) > SMALL else dict(entry.payload)
         if entry.kind == "model.answered":
             return {
                 "blocks": [self._block(b) for b in entry.payload.get("content") or ()],
@@ -183,8 +194,13 @@ class _Model:
             "status": job.status,
             "note": fold(job.note, 300),
             "run": fold(str(more.get("run", "")), self.most),
-            "log": self.logs.get(job.id),
+            "log": self._log(job.id),
         }
+
+    def _log(self, job: str) -> dict[str, str] | None:
+        """Logs are given three times the room of other texts."""
+        log = self.logs.get(job)
+        return None if log is None or not self.most else {**log, "text": fold(log["text"], 3 * self.most)}
 
     def _call(self, call: Span, source: int) -> dict[str, Any]:
         more, usage = call.more, call.more.get("usage") or {}

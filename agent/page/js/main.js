@@ -169,11 +169,18 @@ function start(model, kept) {
   };
 }
 
+const folding = (m) =>
+  m.most >= 6000
+    ? ""
+    : m.most
+      ? `It was a long session: each text is folded to ${m.most} characters.`
+      : "It was a very long session: only the first line of each text is here.";
+
 function made(m) {
   return h(
     "footer",
     { class: "quiet" },
-    `Made by Turnout ${new Date(m.made * 1000).toLocaleString()}. Times are since the session began; a pointer on them shows the date.`,
+    `Made by Turnout ${new Date(m.made * 1000).toLocaleString()}. Times are since the session began; a pointer on them shows the date. ${folding(m)}`,
   );
 }
 

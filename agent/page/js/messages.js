@@ -76,7 +76,9 @@ function contentOf(m, row, wanted) {
   const who = row[0] ? h("span", { class: "who child-of" }, m.sources[row[0]][1] || m.sources[row[0]][0]) : null;
   if (kind === "operator.said") return [h("span", { class: "who you" }, "you"), longText(d.text || row[6], wanted)];
   if (kind === "model.answered") {
-    const blocks = (d.blocks || []).filter((block) => block.type !== "text" || block.text);
+    const blocks = (d.blocks || [{ type: "text", text: row[6] }]).filter(
+      (block) => block.type !== "text" || block.text,
+    );
     return [
       who || h("span", { class: "who" }, "model"),
       blocks.length
@@ -84,6 +86,7 @@ function contentOf(m, row, wanted) {
         : h("span", { class: "quiet" }, "had nothing to add"),
     ];
   }
+  if (!row[7]) return [who, h("span", { class: "line" }, marked(row[6], wanted))];
   if (kind === "tool.answered") {
     return [
       who,
