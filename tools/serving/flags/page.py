@@ -116,7 +116,7 @@ def page() -> str:
         ("Reasoning parsers", REASONING_PARSERS), ("Attention backends", ATTENTION),
         ("MoE backends", MOE_RUNNER), ("Exchange between experts", MOE_A2A),
     ):  # fmt: skip
-        rows = [(f"`{old}`", f"`{new}`") for old, new in sorted(names.items()) if old != new]
+        rows: list[tuple[str, ...]] = [(f"`{old}`", f"`{new}`") for old, new in sorted(names.items()) if old != new]
         parts.append(f"## {title}\n\n" + _table(("vLLM", "SGLang"), rows))
     parts.append("Names that are not here are the same, where SGLang has them, and lost where it has not.\n")
     return "\n".join(parts)

@@ -202,9 +202,14 @@ def _option_edits(text: str, run: Run, new: Renewed, *, entrypoint: bool) -> lis
         gone = option.name in ("-e", "--env") and new.variables.get(name) == ""
         if gone or (entrypoint and option.name == "--entrypoint"):
             edits.append((start, past(text, stop), ""))
-        elif option.name in ("-e", "--env") and name in new.variables:
+        elif option.name in ("-e", "--env") and name in new.variables and not _refers(option.value):
             edits.append((start, stop, f"{option.words[0].text.partition('=')[0]} {new.variables[name]}"))
     return edits
+
+
+def _refers(value: str) -> bool:
+    """Whether a variable's value comes from elsewhere already."""
+    return bool(re.fullmatch(r"\w+=[\"']?\$\{?\w+\}?[\"']?", value))
 
 
 def past(text: str, place: int) -> int:

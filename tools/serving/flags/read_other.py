@@ -13,6 +13,7 @@ from tools.serving.flags.items import resolve
 from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of
 from tools.serving.flags.read_docker import docker_launch, docker_run
 from tools.serving.flags.read_shell import entry, launches, paths
+from tools.serving.flags.report import Entry
 from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, quote, tidy
 from tools.serving.flags.yaml_nodes import LOADER, documents
 
@@ -56,6 +57,9 @@ def _exec_start(text: str, start: int, end: int) -> Launch | None:
     else:
         inner = _plain_unit(line, command, place)
     inner.form = "systemd"
+    for match in re.finditer(r"(?m)^EnvironmentFile[ \t]*=.*", text):
+        why = "its variables are not read here: those of vLLM in it need translating too"
+        inner.entries.append(Entry("suspicious", match[0], match[0], why, 4))
     own = {one.name: one for one in _unit_environment(text)}
     inner.environment = [*own.values(), *inner.environment]
     inner.variables = {**{name: one.value for name, one in own.items()}, **inner.variables}

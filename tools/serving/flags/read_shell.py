@@ -61,7 +61,7 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
             if start not in seen:
                 seen.add(start)
                 launch.variables = {**known.plain, **launch.variables}
-                launch.environment = [*_exports(script, known.plain, launch), *launch.environment]
+                launch.environment = [*_exports(script, known.plain, launch, start), *launch.environment]
                 launch.words, told = expand(launch.words, known)
                 launch.notes += told
                 launch.notes += [*script.notes, *mended]
@@ -201,10 +201,10 @@ def _assigned(text: str, command: Command, begin: int, new: Renewed) -> Iterator
             yield (word.start, word.end + (not new.variables[name]), new.variables[name])
 
 
-def _exports(script: Script, known: dict[str, str], launch: Launch) -> list[Variable]:
-    """Exported variables of the script, each an edit of its own line."""
+def _exports(script: Script, known: dict[str, str], launch: Launch, before: int) -> list[Variable]:
+    """Variables that the script exports before the start, each an edit of its own line."""
     found, edits = [], {}
-    for match in re.finditer(r"(?m)^[ \t]*export[ \t]+([A-Za-z_]\w*)=[^\n;&]*[;]?[ \t]*\n?", script.text[:200_000]):
+    for match in re.finditer(r"(?m)^[ \t]*export[ \t]+([A-Za-z_]\w*)=[^\n;&]*[;]?[ \t]*\n?", script.text[:before]):
         if match[1] in known:
             found.append(Variable(match[1], known[match[1]], ours=True))
             edits[match[1]] = (match.start(), match.end())

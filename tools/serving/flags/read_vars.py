@@ -21,6 +21,7 @@ _SCALAR = re.compile(
     r"(?m)^[ \t]*(?:export[ \t]+|local[ \t]+|readonly[ \t]+|declare[ \t]+(?:-\w+[ \t]+)?)?([A-Za-z_]\w*)(\+?)="
     r"""((?:"(?:\\.|[^"\\])*"|'[^']*'|\$\([^()\n]*\)|\$\{[^}\n]*\}|[^\s;&|"'()])*)(?=[ \t]*(?:$|[;#&]))"""
 )
+_DEFAULTED = re.compile(r"""(?m)^[ \t]*:[ \t]+["']?\$\{([A-Za-z_]\w*):?=([^}\n]*)\}""")
 _ARRAY = re.compile(r"(?m)(?:^[ \t]*|&&[ \t]*|;[ \t]*)(?:declare[ \t]+-a[ \t]+|local[ \t]+)?([A-Za-z_]\w*)(\+?)=\(")
 _IN_ARRAY = re.compile(r"""\)|#[^\n]*|"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^)#"'\\]+|.""", re.DOTALL)
 _SPREAD = re.compile(
@@ -53,6 +54,8 @@ def assignments(text: str) -> Known:
             known.grown.add(name)
         if len(value) < 8192:
             known.plain[name] = value
+    for match in _DEFAULTED.finditer(text[:MOST_TEXT]):
+        known.plain.setdefault(match[1], match[2])
     for number, match in enumerate(_ARRAY.finditer(text[:MOST_TEXT])):
         if number > 200:
             break

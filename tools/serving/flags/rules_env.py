@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tools.serving.flags.names import ATTENTION
+from tools.serving.flags.names import ATTENTION, MOE_A2A
 from tools.serving.flags.report import HIDDEN, Entry, is_secret
 from tools.serving.flags.work import Work, open_value, whole
 
@@ -164,7 +164,16 @@ def _sampler(work: Work, value: str, written: str) -> str:
     return _flag(work, written, "--sampling-backend", "flashinfer" if value in ("1", "true", "True") else "pytorch")
 
 
+def _exchange(work: Work, value: str, written: str) -> str:
+    target = MOE_A2A.get(value)
+    if target is None:
+        _tell(work, "none", written, "", f"SGLang has no {value}", cost=4)
+        return ""
+    return _flag(work, written, "--moe-a2a-backend", target)
+
+
 _SPECIAL = {
+    "VLLM_ALL2ALL_BACKEND": _exchange,
     "VLLM_API_KEY": _api_key,
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": _long,
     "VLLM_ATTENTION_BACKEND": _attention,

@@ -39,7 +39,7 @@ def data(work: Work, item: Item) -> None:
     if work.item("tensor-parallel-size") is None:
         work.emit("--tp-size", str(ranks))
     size = work.number("tensor-parallel-size", 1) * ranks
-    why = f"experts are shared by all ranks, attention is not: one world of tp {size}, with {attention}"
+    why = f"all but the attention is shared by all ranks: one world of tp {size}, with {attention}"
     work.copy(item, "--dp-size", kind="changed", why=why)
 
 
@@ -157,9 +157,15 @@ def _executor(work: Work, world: int) -> None:
 
 
 def decide(work: Work) -> None:
-    """Before the rules: is data parallelism one of attention alone, with the experts shared by all ranks?"""
+    """Before the rules: is data parallelism one of attention alone, with the rest of the model shared by all ranks?
+
+    It is with expert parallelism, for models of which only the attention is worth it, and over several machines, where
+    SGLang has nothing else.
+    """
     ranks = work.number("data-parallel-size", 1)
     expert = work.item("enable-expert-parallel")
     local = work.number("data-parallel-size-local", ranks)
     shared = expert is not None and not expert.negative
-    work.dp_attention = ranks > 1 and (shared or bool(_ATTENTION_DP.search(work.model)) or 0 < local < ranks)
+    sizes = [work.number(f"{kind}-parallel-size", 1) for kind in ("tensor", "pipeline")]
+    far = 0 < local < ranks or sizes[0] * sizes[1] * ranks > GPUS_OF_A_HOST
+    work.dp_attention = ranks > 1 and (shared or far or bool(_ATTENTION_DP.search(work.model)))

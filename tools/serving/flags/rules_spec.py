@@ -143,7 +143,12 @@ class _Speculation:
             why = f"{why}; {sums}" if why else sums
         kind = "suspicious" if "no method" in self.found else "changed"
         if self.item is not None:
-            self.work.say(self.item, kind, " ".join(said), why, cost=5)
+            entry = self.work.say(self.item, kind, " ".join(said), why, cost=5)
+            if "--quantization" in self.work.flags and "quantization" not in self.done:
+                entry.notes.append(
+                    "the draft inherits --quantization in SGLang: add --speculative-draft-model-quantization unquant if "
+                    "it is not quantised"
+                )
         for part in self.parts:
             if self.item is None and part is self.parts[0]:
                 self.work.say(part, kind, " ".join(said), why, cost=5)

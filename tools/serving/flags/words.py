@@ -29,6 +29,7 @@ _WORDS = {
 _PLACEHOLDER = re.compile(r"<(?=[A-Za-z])[\w .:/+-]{0,60}(?<=[\w.])>")
 _TEMPLATE = re.compile(r"\{\{[^{}\n]{0,200}\}\}")
 _LOOSE_BACKSLASH = re.compile(r"\\[ \t\r]+\n")
+_COMMENT_BETWEEN = re.compile(r"(\\\n)((?:[ \t]*#[^\n]*\n)+)(?=[ \t]*-)")
 _MISSING_BACKSLASH = re.compile(r"(?<=[^\\\s])([ \t]*\r?\n)(?=[ \t]+-[a-zA-Z]|[ \t]*--[a-zA-Z])")
 
 
@@ -75,7 +76,13 @@ def tidy(text: str) -> tuple[str, list[str]]:
             notes.append("a backslash is followed by a space")
         return " " * (len(match[0]) - 2) + "\\\n"
 
-    return _LOOSE_BACKSLASH.sub(loose, text), notes
+    def comment(match: re.Match[str]) -> str:
+        if "a comment stands between continued lines, where the shell ends the command" not in notes:
+            notes.append("a comment stands between continued lines, where the shell ends the command")
+        return match[1] + " " * len(match[2])
+
+    text = _LOOSE_BACKSLASH.sub(loose, text)
+    return (_COMMENT_BETWEEN.sub(comment, text) if "#" in text else text), notes
 
 
 def join_lines(text: str) -> tuple[str, list[str]]:
@@ -192,7 +199,7 @@ _EXPANSION = re.compile(r"\$\(?\w+\)?|\$\{[^}]+\}")
 
 def quote(text: str) -> str:
     """A word as a shell wants it; `$VAR` and `${VAR}` stay expansions, within double quotes."""
-    if text and re.fullmatch(r"[\w@%+=:,./-]+", text, re.ASCII):
+    if text and re.fullmatch(r"(?:~/)?[\w@%+=:,./-]+", text, re.ASCII):
         return text
     if _EXPANSION.search(text) and not re.search(r"[`'\"\\]", text):
         return f'"{text}"'
