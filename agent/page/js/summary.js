@@ -130,6 +130,31 @@ function longestOf(path, total) {
   return told >= total / 3 ? { longest: named, byName: true } : { longest: sum(bySort), byName: false };
 }
 
+const MOST_STEPS = 300;
+
+/** A chain of very many steps as pieces of one length, each shown as what took most of it. */
+function drawable(path) {
+  if (path.length <= MOST_STEPS) return path;
+  const begin = path[0][2],
+    size = (path[path.length - 1][3] - begin) / MOST_STEPS;
+  const pieces = Array.from({ length: MOST_STEPS }, () => new Map());
+  for (const [sort, , start, end] of path) {
+    const last = Math.min(MOST_STEPS - 1, Math.floor((end - begin) / size));
+    for (let n = Math.min(last, Math.floor((start - begin) / size)); n <= last; n++) {
+      const within = Math.min(end, begin + (n + 1) * size) - Math.max(start, begin + n * size);
+      pieces[n].set(sort, (pieces[n].get(sort) || 0) + within);
+    }
+  }
+  const out = [];
+  pieces.forEach((sums, n) => {
+    const sort = [...sums].sort((a, b) => b[1] - a[1])[0]?.[0] || "idle";
+    const before = out[out.length - 1];
+    if (before && before[0] === sort) before[3] += size;
+    else out.push([sort, SORTS[sort] || sort, begin + n * size, begin + (n + 1) * size, null]);
+  });
+  return out;
+}
+
 /** The chain of steps that decided how long it took: a bar in order of time, and the longest by name. */
 function pathBar(m, act) {
   const total = m.path.reduce((sum, p) => sum + p[3] - p[2], 0);
@@ -139,9 +164,9 @@ function pathBar(m, act) {
     role: "img",
     "aria-label": "steps that decided the duration, by time",
   });
-  for (const [sort, label, start, end, todo] of m.path) {
+  for (const [sort, label, start, end, todo] of drawable(m.path)) {
     const share = (end - start) / total;
-    if (share < 0.0008) continue;
+    if (share < 0.0005) continue;
     bar.append(
       h(
         "button",
