@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from state.errors import UsageError
 from tools.permissions import Policy, decide, decide_argv, decide_path, default_policy, read_only_policy
 from tools.permissions_kept import keep, kept, rules_path
 from tools.permissions_rules import Rule
-from tools.permissions_words import read
 
 OPERATOR = Policy.shipped("operator")
 SUBAGENT = read_only_policy()
@@ -48,6 +50,8 @@ READS = [
     "curl -fsS --max-time 5 127.0.0.1:30000/health",
     "sed -n 10,20p file",
     "dir=$(pwd); ls",
+    "curl -s localhost:8000/v1/models | python3 -m json.tool",
+    "git -C /srv/x log -3",
     "cat <<'EOF'\nrm -rf /\nEOF",
     "echo 'rm -rf /'",
     "/bin/ls",
@@ -175,6 +179,42 @@ ASKS = [
     "cat " + "x" * 70_000,
     "coproc rm x",
     "unknown-program",
+    "ls & rm x",
+    "(rm x)",
+    "{ rm x; }",
+    "! rm x",
+    "ls || rm x",
+    "if rm x; then :; fi",
+    "case a in a) rm x;; esac",
+    "for i in $(rm x); do :; done",
+    "[[ -n $(rm x) ]]",
+    "[ a = $(rm x) ]",
+    "echo ${a:-$(rm x)}",
+    'echo "${a[$(rm x)]}"',
+    "a[$(rm x)]=1",
+    "a=($(rm x))",
+    "declare -A m; m[$(rm x)]=1",
+    "echo $(( $(rm x) ))",
+    "((a=$(rm x)))",
+    "cat <(rm x)",
+    "export a=$(rm x)",
+    "cat <<-EOF\n\t$(rm x)\n\tEOF",
+    "cat <<A <<B\n$(rm x)\nA\nb\nB",
+    "ls\n\nrm x",
+    "ls \\\n; rm x",
+    "ls #\nrm x",
+    "ls\n\\rm x",
+    "ls\n\\\nrm x",
+    'f=(rm x); "${f[@]}"',
+    "bash -c '\"$@\"' _ rm x",
+    "bash -c '$0' rm",
+    "/usr/bin/time -o out ls",
+    "cat /etc/shad*",
+    "cat ~/.ssh/*",
+    "cat /et'c/sha'dow",
+    "f=/etc/shadow; cat $f",
+    "kubectl get all,secrets",
+    "python3 -m json.tool a b",
 ]
 
 NEVER = ["rm -rf /", "sudo rm -rf /", "ls; rm -rf --no-preserve-root /", "bash -c 'rm -rf /etc'", "mkfs.ext4 /dev/sda1",
@@ -313,17 +353,39 @@ def test_any_text_gets_a_verdict(text: str) -> None:
     assert decide(OPERATOR, "gpu1", text).verdict in ("allow", "ask", "deny")
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["ls", "|", ";", "&&", "$(", ")", "rm x", "'", '"', "`", ">", "<", "x", "\n", "{", "}", "-c", "bash"]
-        ),
-        max_size=10,
-    )
-)
-def test_no_arrangement_of_marks_hides_a_deletion(parts: list[str]) -> None:
-    """Where the reader sees no doubt and allows, `rm x` stands within quotes or behind a program's name."""
-    command = " ".join(parts)
-    shell = read(command)
-    if not shell.doubts and decide(OPERATOR, "gpu1", command).verdict == "allow":
-        assert all(call.name != "rm" for call in shell.calls)
+WORDS = "ls cat echo rm x bash -c sh eval exec env xargs -exec -name time nohup -- if then fi do done esac while"
+MARKS = "; & && || | |& ( ) { } $( ` ' \" $' $(( )) [[ ]] [ ] ;; ! # + = x= x=rm \\; {} <<< <( > 2>&1 $x ${x:-"
+TOKENS = [
+    *WORDS.split(), *MARKS.split(), "rm x", "find .", "\\", "\\\\", "\n", "\t", "<<E\n", "<<-E\n", "<<'E'\n", "\nE\n",
+    ">/dev/null", "</dev/null", "$x x", "for i in", "case x in x)",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], bool]:
+    """Runs a command with a real bash among programs of which `rm` only leaves a trace; whether `rm` was run."""
+    folder = tmp_path_factory.mktemp("bin")
+    trace = folder / "trace"
+    (folder / "rm").write_text(f"#!/bin/sh\necho ran >> {trace}\n")
+    (folder / "rm").chmod(0o755)
+    for name in ("ls", "cat", "bash", "sh", "env", "xargs", "find", "nohup"):
+        (folder / name).symlink_to(str(shutil.which(name)))
+
+    def ran(command: str) -> bool:
+        trace.unlink(missing_ok=True)
+        place = {"cwd": folder, "env": {"PATH": str(folder)}, "stdin": subprocess.DEVNULL}
+        subprocess.run([folder / "bash", "-c", command], capture_output=True, timeout=20, **place)  # type: ignore[call-overload]
+        return trace.exists()
+
+    return ran
+
+
+@settings(max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(TOKENS), min_size=1, max_size=9), st.booleans())
+def test_what_is_allowed_does_not_delete_when_a_real_bash_runs_it(
+    bash: Callable[[str], bool], parts: list[str], spaced: bool
+) -> None:
+    """Held against bash itself: of any arrangement of its marks, those that are allowed never run `rm`."""
+    command = (" " if spaced else "").join(parts)
+    if "rm" in command and decide(OPERATOR, "gpu1", command).verdict == "allow":
+        assert not bash(command), command

@@ -122,7 +122,7 @@ def _words(rule: Rule, call: Call) -> Fit:
     if any(word.known and _any(rule.words, word.text) for word in call.argv[1:]):
         return "yes"
     if rule.verdict == "ask":
-        return "no"
+        return "maybe" if any(not word.known and _may_become(rule.words, word.text) for word in call.argv[1:]) else "no"
     return "maybe" if any(not word.known and (word.loose or len(word.text) < 2) for word in call.argv[1:]) else "no"
 
 
@@ -159,6 +159,15 @@ def _like(pattern: str, text: str) -> bool:
 def _grows(pattern: str, begin: str) -> bool:
     """Whether everything that begins like this fits the pattern."""
     return any(part.endswith("*") and _like(part, begin) for part in pattern.split("|") if not part.startswith("re:"))
+
+
+def _may_become(patterns: Iterable[str], begin: str) -> bool:
+    """Whether a word that begins like this is likely to end as one of the patterns says, such as `/etc/shad*`."""
+    for pattern in patterns:
+        core = pattern.strip("*")
+        if _grows(pattern, begin) or any(begin.endswith(core[:n]) for n in range(4, len(core))):
+            return True
+    return False
 
 
 @cache

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 
 from tree_sitter import Language, Node, Parser
 
@@ -120,6 +121,8 @@ def _text(node: Node) -> str:
 def _walk(root: Node, shell: Shell) -> None:
     """Every simple command, assignment and redirection below `root`, however deep, in the order of the text."""
     for node in _all(root):
+        if _joins_lines(node):
+            shell.doubts.append("it cannot be told where one of its lines ends")
         if node.type == "command":
             _command(node, shell)
         elif node.type in ("declaration_command", "unset_command"):
@@ -127,12 +130,34 @@ def _walk(root: Node, shell: Shell) -> None:
             shell.calls.append(Call(tuple(words), _text(node)))
         elif node.type == "variable_assignment" and not _belongs(node):
             shell.calls.append(Call((Word("export"), _word(node)), _text(node)))
+        elif node.type == "heredoc_redirect":
+            _here(node, shell)
         elif node.type == "test_command":
             shell.calls.append(Call((Word("test"),), _text(node)))
         elif node.type == "file_redirect":
             _redirect(node, shell)
         elif node.type == "function_definition":
             shell.doubts.append("it defines a function, so that names no longer mean what they say")
+
+
+def _joins_lines(node: Node) -> bool:
+    """Whether a command goes over the end of a line without a backslash: the grammar does so before `\\word`."""
+    if node.type in _PLAIN:
+        return "\n" in _text(node).replace("\\\n", "")
+    if node.type not in ("command", "declaration_command", "unset_command", "file_redirect", "herestring_redirect"):
+        return False
+    data, start = node.text or b"", node.start_byte
+    ends = [(before.end_byte, after.start_byte) for before, after in pairwise(node.children)]
+    return any(b"\n" in data[end - start : begin - start].replace(b"\\\n", b"") for end, begin in ends)
+
+
+def _here(node: Node, shell: Shell) -> None:
+    """A here-document whose substitutions are not all seen as such is a doubt: the grammar misses some behind `<<-`."""
+    text = _text(node)
+    written = text.count("$(") + text.count("`") // 2
+    quoted = any(child.type == "heredoc_start" and _text(child)[:1] in "'\"\\" for child in node.children)
+    if written and not quoted and written > sum(each.type == "command_substitution" for each in _all(node)):
+        shell.doubts.append("it has a here-document that may run something")
 
 
 def _belongs(node: Node) -> bool:

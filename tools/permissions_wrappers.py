@@ -19,7 +19,7 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 
 _PREFIXES: dict[str, tuple[str, int]] = {
     # Options that take a value (in short form), and how many words come before the command.
-    "nice": ("n", 0), "ionice": ("cnp", 0), "nohup": ("", 0), "setsid": ("", 0), "time": ("fo", 0),
+    "nice": ("n", 0), "ionice": ("cnp", 0), "nohup": ("", 0), "setsid": ("", 0), "time": ("", 0),
     "timeout": ("ks", 1), "stdbuf": ("ioe", 0), "exec": ("a", 0), "command": ("", 0), "builtin": ("", 0),
     "taskset": ("", 1), "numactl": ("", 0), "catchsegv": ("", 0), "chrt": ("", 1), "coproc": ("", 0),
 }  # fmt: skip
