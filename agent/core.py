@@ -76,6 +76,8 @@ class Core:
 
     def _go(self) -> None:
         state = self.state
+        if state.stopping:
+            return  # told to stop before it had begun
         if state.status != "running":
             self._session("running", None)
         for node in state.graph.nodes.values():

@@ -23,6 +23,7 @@ Block = dict[str, Any]
 CLEARED_OVER = 1_000
 """Characters of a tool result beyond which it is cleared."""
 NOTHING_TO_SAY = "(nothing was said)"
+NO_BEGINNING = "(The beginning of the conversation is not kept.)"
 REFUSED = "(The model refused to answer this.)"
 CUT = ("max_tokens", "model_context_window_exceeded")
 
@@ -247,6 +248,8 @@ def sound(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
             made.append({"role": message["role"], "content": blocks})
     if calls:
         made.append({"role": "user", "content": [_lost(id) for id in calls]})
+    if made and made[0]["role"] != "user":
+        made.insert(0, {"role": "user", "content": [{"type": "text", "text": NO_BEGINNING}]})
     return made
 
 

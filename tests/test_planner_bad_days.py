@@ -264,11 +264,16 @@ def test_a_full_context_is_cleared_then_summarised_and_the_graph_is_untouched(tm
             assert len(talk.transcript.turns) < 8
 
     server = play(turns, main)
-    after = server.requests[-2]
-    assert "start" not in str(after["messages"][0]["content"][1:2])
-    assert "- slow [job, in_progress" in all_text(after)
-    assert max(len(str(body)) for body in server.requests) < 700_000
-    assert "[cleared: " in all_text(server.requests[-3])
+    summarising, after = server.requests[-3], server.requests[-2]
+    texts = [str(block.get("text")) for block in after["messages"][0]["content"]]
+    assert "We wanted to start." in texts[0]
+    assert "- slow [job, in_progress" in texts[-1]
+    assert len(after["messages"]) == 1
+    sizes = [len(str(body)) for body in server.requests]
+    assert max(sizes) < 700_000
+    # Long texts are compared outside of `assert`, which would try to explain the difference for minutes.
+    was_cleared = "[cleared: " in all_text(summarising)
+    assert was_cleared
 
 
 def test_a_spent_budget_stops_cleanly_and_the_operator_may_extend_it(tmp_path: Path) -> None:
