@@ -130,11 +130,12 @@ class WatchApp(App[None]):
     async def _poll(self) -> None:
         if self.db is None or not self._runs():
             return
-        was_at_end = self.player.at_end
+        follows = self.player.at_end
         db = self.db
         worker = self.run_worker(lambda: self.panes.news(db), thread=True, exclusive=True, group="news")
         if await worker.wait():
-            if was_at_end and not self.playing:
+            if follows:  # whoever has seen everything sees what comes when it comes
+                self.playing = False
                 self.player.place = len(self.panes.recording)
             self.panes.changed()
             self._draw()

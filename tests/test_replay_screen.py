@@ -168,12 +168,14 @@ def test_a_running_session_is_followed_and_not_touched(db: Database) -> None:
     async def act(app: WatchApp, pilot: Pilot[None]) -> None:
         before = len(app.panes.recording)
         assert "live" in text(app, "head")
+        app.playing = True  # as `turnout replay` leaves it when it has played everything
         done = [c.todo_status("one", "in_progress", "completed")]
         await asyncio.to_thread(db.write, lambda conn: append(conn, "livel234", done, BEGAN + 60))
         while len(app.panes.recording) == before:
             await pilot.pause(0.05)
         await pilot.pause(0.05)
         assert len(app.panes.recording) == before + 1
+        assert app.player.at_end, "it is seen at once, not in its old timing"
         assert "✔" in text(app, "graph")
 
     drive(db, act, session="livel234", at="99")
