@@ -138,7 +138,9 @@ def tell(found: Translation) -> None:
 
 
 def _report(entries: list[Entry], width: int, ascii_only: bool) -> Iterator[Text]:
-    quiet = [entry for entry in entries if entry.kind == "same" and not entry.notes and not entry.why]
+    quiet = [
+        entry for entry in entries if entry.kind == "same" and not entry.notes and entry.why in ("", "docker's own")
+    ]
     for entry in entries:
         if entry not in quiet:
             yield from _entry(entry, width, ascii_only)

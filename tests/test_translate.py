@@ -173,6 +173,20 @@ def test_adapters_need_what_sglang_wants_to_know() -> None:
     assert named["lora_paths"] == ["a=/p", "c=/q"]
 
 
+def test_what_sglang_would_refuse_at_its_start_is_not_written() -> None:
+    """Chunks are whole pages; speculation that excludes adapters, pipelines or DP attention gives way, and says so."""
+    assert parsed("vllm serve M --block-size 64 --max-num-batched-tokens 5000")["chunked_prefill_size"] == 4992
+    drafting = '--speculative-config \'{"method":"eagle3","model":"D","num_speculative_tokens":3}\''
+    found = translate(f"vllm serve M --enable-lora --lora-modules a=/p {drafting}")
+    assert not any(name.startswith("speculative") for name in found.parsed or {})
+    assert "NGRAM" in found.no_counterpart[0]
+    staged = translate(f"vllm serve M -tp 2 -pp 2 {drafting}")
+    assert staged.parsed is not None
+    assert staged.parsed["tp_size"] == 4
+    assert "pp_size" not in staged.parsed
+    assert "Two lawful choices" in said(staged)
+
+
 def test_what_a_newer_release_has_is_carried_over() -> None:
     """The options of the release decide: template arguments are lost in 0.5.14 and kept in 0.5.23."""
     text = "vllm serve M --default-chat-template-kwargs '{\"enable_thinking\": false}'"

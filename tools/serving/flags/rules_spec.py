@@ -133,7 +133,6 @@ class _Speculation:
         said += self._details()
         self._main(said, algorithm)
         self._rest()
-        self._conflicts()
 
     def _main(self, said: list[str], algorithm: str) -> None:
         steps = self.settings.get("num_speculative_tokens")
@@ -146,8 +145,8 @@ class _Speculation:
             entry = self.work.say(self.item, kind, " ".join(said), why, cost=5)
             if "--quantization" in self.work.flags and "quantization" not in self.done:
                 entry.notes.append(
-                    "the draft inherits --quantization in SGLang: add --speculative-draft-model-quantization unquant if "
-                    "it is not quantised"
+                    "the draft inherits --quantization in SGLang: if it is not quantised, add "
+                    "--speculative-draft-model-quantization unquant"
                 )
         for part in self.parts:
             if self.item is None and part is self.parts[0]:
@@ -249,11 +248,6 @@ class _Speculation:
                 why = "SGLang gives the draft the target's context"
             entry = self.work.say(name, "none", "", why, cost=2)
             entry.given = False
-
-    def _conflicts(self) -> None:
-        if self.work.flags.get("--speculative-algorithm") == ["STANDALONE"] and self.work.dp_attention:
-            why = "a draft model does not go with DP attention: SGLang would stop"
-            self.work.say("speculation with DP attention", "suspicious", "", why, cost=8)
 
 
 @finish(6)

@@ -15,6 +15,7 @@ from typing import Any
 
 from state.errors import UsageError
 from tools.serving.flags import (  # noqa: F401 - they register rules
+    rules_checks,
     rules_more,
     rules_parallel,
     rules_size,
