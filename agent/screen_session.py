@@ -7,6 +7,7 @@ a second for the conversation and five times for the graph and the jobs, however
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 TALK_S = 0.05
 BOARD_S = 0.2
 CLOCK_S = 1.0
+DRAWING_SHARE = 10
+"""How many times as long as it takes to draw the graph nothing is drawn after it."""
 
 
 class ScreenSession:
@@ -46,6 +49,7 @@ class ScreenSession:
         self._entries: dict[int, Entry] = {}
         self._dirty = True
         self._drawn = 0.0
+        self._pause = BOARD_S
         self._log = JobLog(app)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -193,9 +197,12 @@ class ScreenSession:
             self.app.query_one(EntriesPane).changed(entries)
         now = time.monotonic()
         moving = self.chat.board.status == "running"
-        if (self._dirty and now - self._drawn >= BOARD_S) or (moving and now - self._drawn >= CLOCK_S):
-            self._drawn, self._dirty = now, False
+        if now - self._drawn >= (self._pause if self._dirty else max(CLOCK_S, self._pause) if moving else math.inf):
+            self._dirty = False
             self._draw_board()
+            self._drawn = time.monotonic()
+            # A graph of ten thousand todos takes its time to draw: the keys are to have most of it.
+            self._pause = max(BOARD_S, DRAWING_SHARE * (self._drawn - now))
 
     def _draw_board(self) -> None:
         app, board, now = self.app, self.chat.board, time.time()
