@@ -457,6 +457,21 @@ def test_a_trajectory_comes_over(tmp_path: Path) -> None:
     assert done.of("foreign.record")[-1]["raw"] == {"info": {"exit": "x"}}
 
 
+def test_a_list_of_messages_comes_over(tmp_path: Path) -> None:
+    """mini-swe-agent's first form: nothing but messages, commands within the text, what was observed as the user's."""
+    said = "I list.\n\n```mswea_bash_command\nls\n```"
+    messages = [
+        {"role": "system", "content": "SETTING"}, {"role": "user", "content": "Fix it"},
+        {"role": "assistant", "content": said}, {"role": "user", "content": "<returncode>0</returncode>"},
+    ]  # fmt: skip
+    path = tmp_path / "x.traj.json"
+    path.write_text(json.dumps(messages))
+    done = Result(path)
+    assert done.said() == ["Fix it", said]
+    assert done.of("model.answered")[0]["content"][1]["input"] == {"command": "ls"}
+    assert done.of("tool.answered")[0]["content"] == "<returncode>0</returncode>"
+
+
 # Folders of many, and what is nothing
 
 

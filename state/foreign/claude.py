@@ -25,6 +25,7 @@ from state.foreign.claude_text import (
     queued_text,
     seconds,
     text_of,
+    type_of,
 )
 from state.foreign.damage import Losses, decode
 from state.foreign.lines import Lines
@@ -130,7 +131,7 @@ class _Teller:
         value = self._value(number)
         time, place = seconds(value.get("timestamp")), self.lines.place(number)
         self._begun[number] = self.story.seq + 1
-        match value.get("type"):
+        match type_of(value):
             case "assistant":
                 self._assistant(number, value, time, place)
             case "user":

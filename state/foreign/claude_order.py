@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from state.foreign.claude_text import content_of, queued_text, text_of
+from state.foreign.claude_text import content_of, queued_text, text_of, type_of
 from state.foreign.damage import Losses
 from state.foreign.lines import Lines, Record
 
@@ -89,7 +89,7 @@ class Index:
                 return
         self.records += 1
         self._facts_of(value)
-        type = value.get("type")
+        type = type_of(value)
         if type in ("user", "assistant") or isinstance(uuid, str):
             self._link(number, value)
             self._classify(number, type, value)

@@ -35,6 +35,12 @@ def content_of(record: Mapping[str, Any]) -> list[Any]:
     return [block if isinstance(block, Mapping) else {"type": "text", "text": str(block)} for block in blocks]
 
 
+def type_of(record: Mapping[str, Any]) -> Any:
+    """What a record is; early ones name only the role of their message."""
+    message = record.get("message")
+    return record.get("type") or (message.get("role") if isinstance(message, Mapping) else None)
+
+
 def text_of(blocks: list[Any]) -> str:
     """The text blocks, one after the other."""
     return "\n".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")

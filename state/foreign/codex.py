@@ -187,7 +187,7 @@ class Teller:
     # Items
 
     def _item(self, item: Mapping[str, Any], time: float | None, place: str) -> None:
-        type = item.get("type")
+        type = item.get("type") or ("message" if "role" in item else None)
         if type == "message":
             self._message(item, time, place)
         elif type == "reasoning":
@@ -291,6 +291,8 @@ class Teller:
                 tokens = info.get("last_token_usage") if isinstance(info, Mapping) else None
                 if isinstance(tokens, Mapping) and self._answer is not None and not self._answer.tokens:
                     self._answer.tokens, self._answer.closed = tokens, True
+                elif isinstance(tokens, Mapping):
+                    self.story.foreign(time, place, event)
             case "turn_aborted":
                 self._close()
                 reason = str(event.get("reason") or "aborted")

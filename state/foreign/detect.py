@@ -76,8 +76,10 @@ def _file(path: Path, losses: Losses) -> list[Found]:
         return codex.sessions(path, losses)
     if any(opencode.is_stream(r) for r in records):
         return opencode.stream_sessions(path)
+    if _is_list_of_messages(head):
+        return sweagent.sessions(path)
     whole = _document(head)
-    if "trajectory" in whole or path.suffix == ".traj":
+    if {"trajectory", "trajectory_format"} & set(whole) or path.suffix == ".traj":
         return sweagent.sessions(path)
     if {"session", "items"} <= set(whole):
         return codex.old_sessions(path)
@@ -109,6 +111,14 @@ def _first_records(head: bytes) -> list[Mapping[str, Any]]:
         if line.strip():
             records += [v for v in decode(line, Losses(), "") if isinstance(v, Mapping)]
     return records
+
+
+def _is_list_of_messages(head: bytes) -> bool:
+    """mini-swe-agent's first form: nothing but the messages of a conversation."""
+    if not head.lstrip().startswith(b"["):
+        return False
+    value, _ = whole_part(head[head.index(b"[") :])
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping) and "role" in value[0]
 
 
 def _document(head: bytes) -> Mapping[str, Any]:
@@ -143,6 +153,11 @@ _CODEX_TYPES = frozenset(["session_meta", "response_item", "event_msg", "turn_co
 
 
 def _of_claude(record: Mapping[str, Any]) -> bool:
+    message = record.get("message")
+    if isinstance(message, Mapping) and record.get("type") in ("user", "assistant"):
+        return "role" in message or "content" in message
+    if isinstance(message, Mapping) and "sessionId" in record:
+        return message.get("role") in ("user", "assistant")
     if record.get("type") not in _CLAUDE_TYPES:
         return False
     marks = ("sessionId", "uuid", "leafUuid", "messageId", "parentUuid", "customTitle", "aiTitle")

@@ -18,7 +18,7 @@ from state.foreign.damage import Losses
 from state.foreign.story import Counts, Entry, Found, Story
 from state.log import forget, restore
 
-BATCH = 500
+BATCH = 2000
 BATCH_BYTES = 8 * 1024 * 1024
 
 

@@ -7,6 +7,7 @@ other by those durations; the settings say so (`times: assumed`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from state.foreign.elements import elements
 from state.foreign.story import Found, Story, first_line
 
 FORMAT = "swe-agent"
+_MESSAGES = ("history", "messages", None)
+_COMMAND = re.compile(r"```(?:mswea_bash_command|bash)\n(.*?)\n?```", re.DOTALL)
 _NO_USAGE = {"input": 0, "output": 0, "cache_read": 0, "cache_write": 0}
 
 
@@ -43,7 +46,7 @@ class _Teller:
             value = element.value
             if element.key == "trajectory" and isinstance(value, Mapping):
                 self._step(value, place)
-            elif element.key in ("history", "messages") and isinstance(value, Mapping):
+            elif element.key in _MESSAGES and isinstance(value, Mapping):
                 if not has_steps:
                     self._message(value, place)
             elif value not in ({}, "", None):
@@ -62,7 +65,7 @@ class _Teller:
                 if prompts:
                     continue
                 prompts = list(_before_the_answer(value.get("query") or value.get("messages") or ()))
-            elif element.key in ("history", "messages") and (not prompts or prompts[-1] != ("", "")):
+            elif element.key in _MESSAGES and (not prompts or prompts[-1] != ("", "")):
                 if value.get("role") not in ("system", "user"):
                     if prompts:
                         break
@@ -133,7 +136,8 @@ class _Teller:
             given = function.get("arguments")
             block = {"type": "tool_use", "id": str(tool.get("id") or call), "name": str(function.get("name"))}
             blocks.append({**block, "input": _arguments(given)})
-        actions = value.get("action") or _actions(value.get("extra"))
+        commands = _COMMAND.findall(text)
+        actions = value.get("action") or _actions(value.get("extra")) or (commands[0] if len(commands) == 1 else None)
         if actions and len(blocks) == bool(text):
             blocks.append({"type": "tool_use", "id": call, "name": "action", "input": {"command": str(actions)}})
         self.story.counts.messages += 1
