@@ -204,6 +204,7 @@ ASKS = [
     "ls \\\n; rm x",
     "ls #\nrm x",
     "ls\n\\rm x",
+    "echo ${a:-x <(rm x)}",
     "ls\n\\\nrm x",
     'f=(rm x); "${f[@]}"',
     "bash -c '\"$@\"' _ rm x",

@@ -26,6 +26,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 _GLOB = re.compile(r"(?<!\\)[*?\[]")
 _ESCAPED = re.compile(r"\\(.|\n)", re.DOTALL)
 _SPREADS = {"simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"}
+_LITERAL = {"raw_string", "ansi_c_string", "comment"}
 _PLAIN = {"word", "number", "file_descriptor", "variable_name", "test_operator", "regex", "extglob_pattern"}
 
 
@@ -92,6 +93,8 @@ def read(command: str) -> Shell:
             shell.doubts.append(f"it is no complete shell command{_near(root)}")
         else:
             _walk(root, shell)
+            if _has_unseen(root):
+                shell.doubts.append("it may run something that cannot be told from text")
             if not shell.calls:
                 shell.doubts.append("there is no command in it")
     return shell
@@ -130,8 +133,6 @@ def _walk(root: Node, shell: Shell) -> None:
             shell.calls.append(Call(tuple(words), _text(node)))
         elif node.type == "variable_assignment" and not _belongs(node):
             shell.calls.append(Call((Word("export"), _word(node)), _text(node)))
-        elif node.type == "heredoc_redirect":
-            _here(node, shell)
         elif node.type == "test_command":
             shell.calls.append(Call((Word("test"),), _text(node)))
         elif node.type == "file_redirect":
@@ -151,13 +152,34 @@ def _joins_lines(node: Node) -> bool:
     return any(b"\n" in data[end - start : begin - start].replace(b"\\\n", b"") for end, begin in ends)
 
 
-def _here(node: Node, shell: Shell) -> None:
-    """A here-document whose substitutions are not all seen as such is a doubt: the grammar misses some behind `<<-`."""
-    text = _text(node)
-    written = text.count("$(") + text.count("`") // 2
-    quoted = any(child.type == "heredoc_start" and _text(child)[:1] in "'\"\\" for child in node.children)
-    if written and not quoted and written > sum(each.type == "command_substitution" for each in _all(node)):
-        shell.doubts.append("it has a here-document that may run something")
+def _has_unseen(root: Node) -> bool:
+    """Whether more substitutions are written than the grammar saw: some within `${…}` or behind `<<-` escape it.
+
+    A mark that is quoted by a backslash counts as well, so that some harmless texts are doubted.
+    """
+    text, quiet = bytearray(root.text or b""), bytearray(root.text or b"")
+    commands = processes = 0
+    stack = [(root, False)]
+    while stack:
+        node, quoted = stack.pop()
+        place = slice(node.start_byte - root.start_byte, node.end_byte - root.start_byte)
+        if node.type in _LITERAL or (node.type == "heredoc_body" and _is_literal(node)):
+            text[place] = quiet[place] = b"." * (node.end_byte - node.start_byte)
+            continue
+        if node.type in ("string", "heredoc_body"):
+            quoted = True
+            quiet[place] = b"." * (node.end_byte - node.start_byte)
+        commands += node.type in ("command_substitution", "arithmetic_expansion")
+        processes += node.type == "process_substitution" and not quoted
+        stack += [(child, quoted) for child in node.children]
+    written = text.count(b"$(") + -(-text.count(b"`") // 2)
+    return written > commands or quiet.count(b"<(") + quiet.count(b">(") > processes
+
+
+def _is_literal(body: Node) -> bool:
+    """Whether nothing in a here-document is expanded, because its end mark is quoted."""
+    marks = [child for child in (body.parent.children if body.parent else []) if child.type == "heredoc_start"]
+    return any(_text(mark)[:1] in "'\"\\" for mark in marks)
 
 
 def _belongs(node: Node) -> bool:
