@@ -79,6 +79,11 @@ class BoardTodo:
         return None if self.started is None else max(0.0, (self.ended or now) - self.started)
 
     @property
+    def shown(self) -> str:
+        """Its status as a person reads it: a gate whose condition does not hold said `no`, and nothing went wrong."""
+        return "no" if self.kind == "gate" and self.status == "failed" else self.status
+
+    @property
     def work(self) -> Mapping[str, Any]:
         """The body that is run: of a research step its fallback."""
         return self.body.get("fallback") or self.body

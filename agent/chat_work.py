@@ -86,7 +86,7 @@ async def _edit(chat: Chat, ops: Sequence[Op]) -> None:
 
 
 def _in_full(chat: Chat, todo: BoardTodo) -> list[Text]:
-    mark, style = SYMBOLS[todo.status]
+    mark, style = SYMBOLS[todo.shown]
     lines = [Text.assemble((f"{mark} ", style), (todo.id, "bold"), f"  {plain(todo.title)}")]
     after = ", ".join(f"{src}" + (f" on {on}" if on != "success" else "") for src, on in todo.after)
     took = clock(todo.seconds(time.time()))

@@ -18,7 +18,7 @@ from agent.state import SessionState
 from agent.summary import summary
 from agent.views import JsonView, PlainView, View
 from state.db import Database, state_dir
-from state.errors import SessionBusy, UsageError
+from state.errors import UsageError
 
 
 def run(
@@ -37,11 +37,7 @@ def resume(db: Database, wanted: str | None, *, retry: bool, yes: bool, json: bo
     board = db.read(lambda conn: read_board(conn, session))
     if board.status in runner.ENDED and not (retry and board.failures()):
         return _tell_end(board, _fetched(db, session), json=json)
-    try:
-        runner.take_over(db, session)
-    except SessionBusy as busy:
-        busy.hint = f"`turnout watch {session}` shows it live. {busy.hint or ''}".rstrip()
-        raise
+    runner.take_over(db, session)
     return _stay(db, session, yes=yes, json=json, watch=watch, word="resuming session", retry=retry)
 
 

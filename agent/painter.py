@@ -22,19 +22,20 @@ SYMBOLS = {
     "in_progress": ("▶", "bold cyan"),
     "completed": ("✔", "green"),
     "failed": ("✘", "bold red"),
+    "no": ("≠", "yellow"),
     "skipped": ("⊘", "dim"),
     "cancelled": ("⊗", "yellow"),
     "running": ("▶", "bold cyan"),
     "paused": ("‖", "bold yellow"),
     "interrupted": ("‖", "bold yellow"),
 }
-WORDS = {"pending": "waiting", "in_progress": "running"}
+WORDS = {"pending": "waiting", "in_progress": "running", "no": "not met"}
 WAITS = ("◌", "yellow")
 ASKS = ("?", "bold magenta")
 PRIORITY = {"high": "↑ ", "low": "↓ "}
 MIN_BAR = 8
 _ASCII = str.maketrans(
-    {"○": "o", "▶": ">", "✔": "+", "✘": "x", "⊘": "-", "⊗": "~", "‖": "=", "◌": ".", "━": "=", "╸": "=", "─": "-"}
+    {"○": "o", "▶": ">", "✔": "+", "✘": "x", "≠": "!", "⊘": "-", "⊗": "~", "‖": "=", "◌": ".", "━": "=", "╸": "=", "─": "-"}
     | {"│": "|", "╎": ":", "⋮": ":", "…": ".", "·": "-", "×": "x", "↑": "^", "↓": "v"}
     | dict.fromkeys("╭╮╰╯├┤┬┴┼", "+")
 )
@@ -57,7 +58,7 @@ def symbol(board: Board, todo: BoardTodo) -> tuple[str, str]:
         return ASKS
     if todo.status == "pending" and board.status == "running" and not board.blocked(todo):
         return WAITS
-    return SYMBOLS[todo.status]
+    return SYMBOLS[todo.shown]
 
 
 def detail_count(todo: BoardTodo | None) -> int:
@@ -103,7 +104,7 @@ class Painter:
         counts: dict[str, int] = {}
         for line in hidden:
             if line.todo is not None:
-                counts[line.todo.status] = counts.get(line.todo.status, 0) + 1
+                counts[line.todo.shown] = counts.get(line.todo.shown, 0) + 1
         words = ", ".join(f"{number} {WORDS.get(status, status)}" for status, number in counts.items())
         rail = hidden[-1].row.under(self.rail).replace("│", "⋮") if self.rails else "  "
         return [Text(f"{rail if rail.strip() else '⋮'.ljust(self.rail)}{words}", "dim italic")]
@@ -119,7 +120,7 @@ class Painter:
 
     def _group(self, line: Line) -> Text:
         members = line.members
-        counts = {status: sum(m.status == status for m in members) for status in SYMBOLS}
+        counts = {status: sum(m.shown == status for m in members) for status in SYMBOLS}
         status = next((s for s in ("in_progress", "pending", "failed", "completed") if counts[s]), "skipped")
         if status == "pending" and counts["completed"]:
             status = "in_progress"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 from rich.text import Text
 
@@ -15,7 +17,8 @@ MAX_SHOWN = 10
 
 def counts(board: Board) -> str:
     """`3/5 todos done (1 running, 1 failed)`."""
-    told = [(name, board.count(name)) for name in SYMBOLS if name not in ("pending", "completed")]
+    found = Counter(todo.shown for todo in board.todos.values())
+    told = [(name, found[name]) for name in SYMBOLS if name not in ("pending", "completed")]
     others = ", ".join(f"{number} {WORDS.get(name, name)}" for name, number in told if number)
     return f"{board.done}/{len(board.todos)} todos done" + (f" ({others})" if others else "")
 

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from agent.board import Board, BoardTodo
 from agent.pace import amount, clock
+from agent.painter import WORDS
 from agent.questions import Answer, Questions, can_ask
 from state.changes import Change
 from tools.jobs import ContactEvent, JobState
@@ -184,7 +185,7 @@ class PlainView(View):
         if todo.status == "pending":
             return f"{name} to be tried again{reason}"
         took = f" after {clock(todo.seconds(now))}" if was == "in_progress" and todo.started else ""
-        return f"{name} {todo.status}{took}{reason}"
+        return f"{name} {WORDS.get(todo.shown, todo.status)}{took}{reason}"
 
     def progressed(self, job: JobState) -> None:
         now = time.time()

@@ -44,8 +44,7 @@ def acquire(conn: Connection, session: str, process: dict[str, Any], now: float)
         wait = max(0.0, row.expires - now)
         raise SessionBusy(
             f"session `{session}` is driven by process {previous['pid']} on `{previous['machine']}`",
-            hint=f"watch it with `turnout todo {session}` and `turnout jobs --session {session}`; if that process is"
-            f" gone, its lease ends in {wait:.0f} s",
+            hint=f"`turnout watch {session}` shows it live; if that process is gone, its lease ends in {wait:.0f} s",
         )
     conn.execute(update(_owners).where(_owners.c.session == session), {"process": process, "expires": now + TTL_S})
     return previous
