@@ -212,6 +212,24 @@ def test_subagents_within_the_file_become_sessions(tmp_path: Path) -> None:
     assert done.of("child.reported")[0]["status"] == "completed"
 
 
+def test_a_subagent_that_is_named_late_is_one_subagent(tmp_path: Path) -> None:
+    """Where only some records name the subagent, and one has lost its parent, all of them are one session."""
+    session = Claude()
+    session.says("u1", "look")
+    session.answers("a1", use("t1", "Task", description="Search", prompt="find it"))
+    session.result("r1", "t1", "found it", agentId="x1")
+    session.answers("g1", use("g", "Grep"), isSidechain=True, parentUuid=None)
+    session.result("g2", "g", "a.py", isSidechain=True, parentUuid="lost", agentId="x1")
+    session.answers("a2", "There it is.", parentUuid="r1")
+    done = Result(session.write(tmp_path / "s1.jsonl"))
+    assert [child.found.key for child in done.done[0].children] == ["x1"]
+    child = done.done[0].children[0].session
+    assert [m.kind for m in done.log(child)][1:3] == ["model.answered", "tool.answered"]
+    assert done.of("child.started")[0]["title"] == "Search"
+    assert done.said() == ["look", "There it is."]
+    assert ["`lost` is in no record" in reason for reason in done.reasons()] == [True]
+
+
 def test_what_is_unknown_is_kept_as_it_was(tmp_path: Path) -> None:
     """A record of a type that nobody has seen is kept whole, at its place."""
     session = small()

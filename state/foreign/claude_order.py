@@ -63,7 +63,8 @@ class Index:
         self._chain: list[int] = []
         self._side = bytearray()
         self._side_parent: dict[int, str] = {}
-        self._roots: dict[int, str] = {}
+        self._side_keys: dict[int, str] = {}
+        self._unnamed: set[str] = set()
         self._boundaries: dict[int, Mapping[str, Any]] = {}
         self._repeats: list[tuple[int, int, bool]] = []
         for record in lines:
@@ -156,8 +157,11 @@ class Index:
         for block in results:
             self.answered.setdefault(hash(block.get("tool_use_id")), number)
         told = value.get("toolUseResult")
-        if results and isinstance(told, Mapping) and told.get("agentId"):
-            self._agent(str(told["agentId"])).call = str(results[0].get("tool_use_id"))
+        named = told.get("agentId") if isinstance(told, Mapping) else None
+        if not self._side[number] and not self._agent_file:
+            named = named or value.get("agentId")
+        if results and named:
+            self._agent(str(named)).call = str(results[0].get("tool_use_id"))
         if not results and not self._side[number]:
             text = text_of(blocks)
             self.said.add(hash(text))
@@ -174,21 +178,35 @@ class Index:
                 agent.numbers.append(number)
 
     def _of_agent(self, number: int, value: Mapping[str, Any], blocks: list[Any]) -> None:
-        """A record of a subagent in its caller's own file: older versions name only the record before it."""
-        key = value.get("agentId") or self._side_root(number, str(value.get("uuid")))
-        agent = self._agent(str(key))
+        """A record of a subagent in its caller's own file. One that does not name it is of the one before."""
+        parent = self._side_parent[number]
+        before = self._seen.get(hash(parent)) if parent else None
+        if parent and before is None and self._side_keys:
+            before = next(reversed(self._side_keys))
+            told = f"its parent `{parent}` is in no record: taken to follow the subagent's record before it"
+            self.losses.add(self.lines.place(number), told)
+        group = self._side_keys.get(before) if before is not None else None
+        key = str(value.get("agentId") or group or value.get("uuid"))
+        if group in self._unnamed and key != group:
+            self._rename(str(group), key)
+        elif group is None and not value.get("agentId"):
+            self._unnamed.add(key)
+        self._side_keys[number] = key
+        agent = self._agent(key)
         if agent.nested:
             agent.nested, agent.numbers = False, []
         if not agent.numbers:
             agent.prompt = text_of(blocks)
         agent.numbers.append(number)
 
-    def _side_root(self, number: int, uuid: str) -> str:
-        parent = self._side_parent[number]
-        before = self._seen.get(hash(parent)) if parent else None
-        root = self._roots.get(before, uuid) if before is not None else uuid
-        self._roots[number] = root
-        return root
+    def _rename(self, group: str, key: str) -> None:
+        """What was known by its first record only has told its name."""
+        self._unnamed.discard(group)
+        old, agent = self.agents.pop(group), self._agent(key)
+        agent.numbers = [*old.numbers, *agent.numbers]
+        agent.prompt, agent.call = old.prompt, agent.call or old.call
+        for number in old.numbers:
+            self._side_keys[number] = key
 
     def _agent(self, key: str) -> Agent:
         return self.agents.setdefault(key, Agent(key))
