@@ -33,6 +33,7 @@ from state.db import Database
 from state.log import append
 from state.specs import EdgeSpec, Plan, TodoSpec
 from tools.jobs import ContactEvent, JobSpec, JobState
+from tools.remote import proc
 from tools.ssh import Host, HostSpec
 
 Told = dict[str, float]
@@ -60,8 +61,9 @@ async def share_out(count: int, workers: int, work: Callable[[int], Awaitable[bo
 
 
 async def host_cpu_s(host: Host) -> float:
-    """Seconds of a processor that the remote half and its ended children have used, on this very machine."""
-    return cpu_s((await host.hello()).pid)
+    """Seconds of a processor that the remote half and its children have used, on this very machine."""
+    serving = (await host.hello()).pid
+    return cpu_s(serving) + sum(cpu_s(process.pid) for process in proc.everyone().values() if process.parent == serving)
 
 
 # -- quick commands
