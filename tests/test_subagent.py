@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from sqlalchemy import select
 
 from agent.abilities.catalogue import subagent_abilities
 from agent.config import Config, ModelConfig, Subagents
-from agent.runner import create, drive
 from agent.scripted import ScriptedModel
-from agent.views import View
 from state.db import Database
 from state.models import Session, table
+from tests.cli_helpers import ROOT
 from tests.talking import Face, configured, log_of, play, talking
 
 PROMPT = "Find out which host name this machine has, and where that is written."
@@ -232,43 +234,35 @@ steps:
 """
 
 
-def run_playbook(tmp_path: Path, config: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def run_playbook(folder: Path, config: str) -> dict[str, Any]:
     """`turnout run` of the playbook above under this configuration; the result of its step."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    tmp_path.mkdir(exist_ok=True)
-    (tmp_path / "look.yaml").write_text(PLAYBOOK)
-    (tmp_path / "config" / "turnout").mkdir(parents=True)
-    (tmp_path / "config" / "turnout" / "config.toml").write_text(config)
-    db = Database.open(str(tmp_path / "turnout.db"))
-    try:
-        session = create(db, str(tmp_path / "look.yaml"), {}, host=None, yes=True)
-        outcome = drive(db, session, lambda state: View(yes=True))
-    finally:
-        db.close()
-    assert outcome.status == "completed", outcome
-    result: dict[str, Any] = dict(outcome.todos["research"]["result"])
+    (folder / "config" / "turnout").mkdir(parents=True)
+    (folder / "look.yaml").write_text(PLAYBOOK)
+    (folder / "config" / "turnout" / "config.toml").write_text(config)
+    places = {"TURNOUT_DB": "t.db", "XDG_STATE_HOME": "state", "TURNOUT_ROOT": "root", "XDG_CONFIG_HOME": "config"}
+    env = {**os.environ, **{name: str(folder / place) for name, place in places.items()}}
+    argv = [sys.executable, "-m", "agent", "run", str(folder / "look.yaml"), "--yes", "--json"]
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])["todos"]["research"]["result"]
     return result
 
 
-def test_a_research_step_is_a_subagent_s_with_a_model_and_its_fallback_s_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_research_step_is_a_subagent_s_with_a_model_and_its_fallback_s_without(tmp_path: Path) -> None:
     """The same playbook, run without any talk: thought about, or looked up."""
     with ScriptedModel(child_turns("Find out")) as server:
         result = run_playbook(
             tmp_path / "a", f'[model]\nname = "scripted"\nbase_url = "{server.base_url}"\n', monkeypatch
         )
     assert (result["answer"], result["by"]) == ("It is called box.", "model")
-    assert run_playbook(tmp_path / "b", "", monkeypatch)["answer"] == "by hand"
+    assert run_playbook(tmp_path / "b", "")["answer"] == "by hand"
 
 
-def test_the_fallback_takes_over_when_the_model_cannot_be_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fallback_takes_over_when_the_model_cannot_be_reached(tmp_path: Path) -> None:
     """An endpoint that stays down does not fail a playbook that knows what to do without one."""
     with ScriptedModel([{"status": 529, "again": True}]) as server:
         config = f'[model]\nname = "scripted"\nbase_url = "{server.base_url}"\npatience_s = 0.1\n'
-        assert run_playbook(tmp_path, config, monkeypatch)["answer"] == "by hand"
+        assert run_playbook(tmp_path, config)["answer"] == "by hand"
 
 
 def test_a_subagent_that_does_not_report_is_told_to_and_then_ended(tmp_path: Path) -> None:
