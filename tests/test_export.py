@@ -26,6 +26,7 @@ from state.log import append, snapshot
 from state.owner import acquire, this_process
 from state.redact import Redactor
 from state.specs import EdgeSpec, Plan, TodoSpec
+from tests.cli_helpers import begin, job_runs, playbook, turnout, until
 from tests.foreign_helpers import Claude, Result, unanswered, use
 
 
@@ -195,6 +196,25 @@ def test_a_session_takes_its_hosts_and_payload_along(tmp_path: Path, monkeypatch
     assert kept.read_text() == "print('training')\n"
     state = other.read(lambda conn: load(conn, "abcd2345"))
     assert list(state.jobs) == ["abcd2345.b.1"]
+
+
+def test_a_moved_session_finds_its_job_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exported in the middle and resumed with an empty database: the running job is adopted, and it ran once."""
+    flag = tmp_path / "go"
+    waits = f"echo once >> {tmp_path}/ran; until [ -e {flag} ]; do sleep 0.1; done"
+    steps = f"  - {{id: slow, job: {{host: local, run: '{waits}'}}}}\n"
+    process = begin("run", playbook(tmp_path, steps), "--json", "--db", str(tmp_path / "here.db"))
+    until(process, job_runs)
+    process.kill()
+    process.communicate()
+    out = str(tmp_path / "s.jsonl")
+    assert turnout("export", "-o", out, "--db", str(tmp_path / "here.db")).returncode == 0
+    process = begin("resume", "--from", out, "--json", "--db", str(tmp_path / "there.db"))
+    until(process, lambda said: said.get("kind") == "session")
+    flag.touch()
+    told, _ = process.communicate(timeout=60)
+    assert json.loads(told.splitlines()[-1])["status"] == "completed"
+    assert (tmp_path / "ran").read_text() == "once\n"
 
 
 def test_a_payload_that_was_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
