@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from agent.cli_export import unpack_extras
 from agent.cli_frame import note, say, say_json
 from agent.load import new_id
+from agent.pace import clock, size
 from state import export
 from state.db import Database
 from state.errors import SessionBusy, StateError, UsageError
@@ -27,17 +28,51 @@ from state.foreign.story import Counts, Found
 from state.owner import owner_of
 
 SHOWN_LOSSES = 20
+QUIET_S = 1.0
+TOLD_EVERY_S = 0.25
 
 
 def import_(db: Database, path: str, *, json: bool) -> int:
     """Import the sessions at `path` and say what became of them. Returns 1 if nothing could be had."""
-    losses = Losses()
-    done = bring(db, Path(path).expanduser(), losses)
+    source = Path(path).expanduser()
+    watch = _Watch(source)
+    losses = Losses(watch.see)
+    done = bring(db, source, losses)
+    watch.close()
     if json:
         say_json(as_json(done, losses))
     else:
         _tell(done, losses)
     return 0 if done else 1
+
+
+class _Watch:
+    """How far a long import is, on one line of the terminal: share, rate, what is left. Nothing without a terminal."""
+
+    def __init__(self, source: Path) -> None:
+        self._name = source.name
+        self._size = source.stat().st_size if source.is_file() else None
+        self._began = self._told = time.monotonic()
+        self._shown = False
+
+    def see(self, share: float) -> None:
+        """That much of a file is read."""
+        now = time.monotonic()
+        if now - self._told < TOLD_EVERY_S or now - self._began < QUIET_S or not sys.stderr.isatty():
+            return
+        self._told, self._shown = now, True
+        text = f"reading {self._name}: {share:.0%}"
+        if self._size is not None and share > 0:
+            took = now - self._began
+            text += f"  {size(share * self._size / took)}/s  {clock(took * (1 - share) / share)} left"
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """The line is gone when there is something else to say."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def bring(db: Database, path: Path, losses: Losses) -> list[Imported]:

@@ -28,10 +28,11 @@ from state.foreign.claude_text import (
     type_of,
 )
 from state.foreign.damage import Losses, decode
-from state.foreign.lines import Lines
+from state.foreign.lines import WATCHED, Lines
 from state.foreign.story import Found, Story, first_line
 
 FORMAT = "claude-code"
+FIRST_PASS = 0.3
 _TITLES = ("custom-title", "ai-title", "summary")
 _REPORTED = ("totalDurationMs", "totalTokens", "totalToolUseCount")
 _STATUS = {"completed": "completed", "success": "completed", "killed": "cancelled", "cancelled": "cancelled"}
@@ -44,7 +45,7 @@ def sessions(path: Path) -> list[Found]:
 
 def tell_file(path: Path, story: Story, *, agent: str | None = None, beside: _Beside | None = None) -> None:
     """Read a transcript into the story. `agent` names the subagent whose file it is."""
-    lines = Lines(path, story.losses)
+    lines = Lines(path, story.losses, share=FIRST_PASS)
     with closing(lines):
         index = Index(lines, story.losses, agent_file=agent is not None)
         known = beside or _Beside(agent_files(path, index.facts.get("sessionId")))
@@ -94,7 +95,9 @@ class _Teller:
         if self.within:
             began = next((t for n in numbers if (t := seconds(self._value(n).get("timestamp"))) is not None), began)
         self.story.begin(began or 0.0, self._title(), self.origin, agent=self.agent, **self._facts())
-        for number in numbers:
+        for place, number in enumerate(numbers):
+            if place % WATCHED == 0:
+                self.story.losses.watch(FIRST_PASS + (1 - FIRST_PASS) * place / len(numbers))
             if number in index.left:
                 self._left(number)
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -26,11 +27,15 @@ _ENDS = b" \t\r\n"
 
 
 class Losses:
-    """What could not be had, in the order in which it was met."""
+    """What could not be had, in the order in which it was met. `watch` hears now and then how much of a source is read.
 
-    def __init__(self) -> None:
+    The share is that of one file, 0 to 1; a transcript of Claude Code is read twice, and the first reading is a third.
+    """
+
+    def __init__(self, watch: Callable[[float], None] | None = None) -> None:
         self.lines: list[dict[str, str]] = []
         self.more = 0
+        self.watch = watch or (lambda share: None)
 
     def add(self, place: str, reason: str) -> None:
         if len(self.lines) < MAX_LOSSES:

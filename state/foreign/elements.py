@@ -9,6 +9,7 @@ stands before the first brace (a banner that was captured with the output) is pa
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,9 @@ class _Scanner:
 
     def run(self) -> Iterator[Element]:
         chunk = CHUNK
+        size = max(1, os.fstat(self._file.fileno()).st_size)
         while more := self._file.read(chunk):
+            self._losses.watch((self._base + len(self._buffer)) / size)
             self._drop()
             before = self._position
             self._buffer += more

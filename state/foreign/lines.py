@@ -19,6 +19,7 @@ import orjson
 
 from state.foreign.damage import Losses, clean, decode
 
+WATCHED = 1000
 MAX_LINE = 64 * 1024 * 1024
 """A longer line is no record of any of the programs; it is passed over without being held."""
 
@@ -37,8 +38,9 @@ class Record(NamedTuple):
 class Lines:
     """The records of one file."""
 
-    def __init__(self, path: Path, losses: Losses, *, name: str | None = None) -> None:
+    def __init__(self, path: Path, losses: Losses, *, name: str | None = None, share: float = 1.0) -> None:
         self.path = path
+        self.share = share  # of all the work, what this first pass is
         self.name = name or path.name
         self._losses = losses
         self._starts = array("Q")
@@ -46,6 +48,7 @@ class Lines:
         self._line_of = array("L")
         self._mended: dict[int, dict[str, Any]] = {}
         self._file = open(path, "rb")  # noqa: SIM115 - it lives as long as this object
+        self._size = max(1, os.fstat(self._file.fileno()).st_size)
         self.whole_end = True
 
     def close(self) -> None:
@@ -61,6 +64,8 @@ class Lines:
     def __iter__(self) -> Iterator[Record]:
         """The first pass. Damage is told once, here."""
         for line, start, raw, last in self._raw_lines():
+            if line % WATCHED == 0:
+                self._losses.watch(self.share * start / self._size)
             place = f"{self.name} line {line}"
             told = len(self._losses.lines) + self._losses.more
             for value in decode(raw, self._losses, place, at=start, last=last):
