@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, LlamaConfig  # noqa: E402
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention  # noqa: E402
 
-from playbooks.eagle3.payload.attention import attend  # noqa: E402
+from playbooks.eagle3.payload.attention import attend, heads_first  # noqa: E402
 from playbooks.eagle3.payload.drafter_config import boundaries_of, drafter_config, layer_ids  # noqa: E402
 from playbooks.eagle3.payload.errors import StepError  # noqa: E402
 from playbooks.eagle3.payload.export import load_drafter, save_drafter  # noqa: E402
@@ -71,7 +71,8 @@ def test_latent_attention_is_the_one_of_transformers(rope: dict) -> None:
     rope_parts = drafter.rope(x, positions)
     mask = torch.full((11, 11), float("-inf")).triu(1)[None, None]
     wanted, _ = theirs(hidden_states=x, position_embeddings=rope_parts, attention_mask=mask)
-    q, k, v = ours.project(x, rope_parts)
+    flat = tuple(part.expand(2, -1, -1).flatten(0, 1) for part in rope_parts)
+    q, k, v = (heads_first(part, 2) for part in ours.project(x.flatten(0, 1), flat))
     found = attend(q, [(k, v)])[..., : ours.value].transpose(1, 2).flatten(2)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
 

@@ -10,8 +10,20 @@ torch = pytest.importorskip("torch")
 
 from playbooks.eagle3.payload import objective  # noqa: E402
 from playbooks.eagle3.payload.attention import attend, attend_reference  # noqa: E402
+from playbooks.eagle3.payload.compiled import use_compiled  # noqa: E402
+from playbooks.eagle3.payload.data import Conversation  # noqa: E402
+from playbooks.eagle3.payload.feed import Form, Online  # noqa: E402
 from playbooks.eagle3.payload.objective import unrolled_loss  # noqa: E402
-from tests.eagle3_helpers import VOCAB, batch_of, greedy_sequence, target_head, tiny_drafter, tiny_target  # noqa: E402
+from playbooks.eagle3.payload.target import fuse_norms  # noqa: E402
+from tests.eagle3_helpers import (  # noqa: E402
+    VOCAB,
+    batch_of,
+    greedy_sequence,
+    target_head,
+    tiny_drafter,
+    tiny_model,
+    tiny_target,
+)
 
 pytestmark = pytest.mark.train
 STEPS = 4
@@ -154,3 +166,72 @@ def test_where_the_target_would_say_a_token_that_cannot_be_drafted_nothing_is_le
     losses = unrolled_loss(drafter, target_head(target, drafter), batch_of([sequence], drafter), 2, 0.8)
     assert losses.loss.item() == 0.0
     assert losses.positions == 0
+
+
+def test_batches_of_every_length_of_row_have_the_same_number_of_positions() -> None:
+    """What is filled in to reach a fixed shape changes neither losses nor gradients."""
+    target = tiny_target()
+    found = []
+    for form in (Form(), Form.of(192, 40)):
+        drafter = tiny_drafter(target, list(range(VOCAB)))
+        batch = Online(talks(5, 20, 31, 9, 40), target, drafter.t2d, 40, form).batch([0, 1, 2])
+        loss = unrolled_loss(drafter, target_head(target, drafter), batch, 3, 0.8)
+        loss.mean.backward()
+        found.append((loss.mean, drafter.fc.weight.grad, tuple(batch.ids.shape)))
+    assert [shape for _, _, shape in found] == [(3, 31), (6, 32)]
+    torch.testing.assert_close(found[1][0], found[0][0])
+    torch.testing.assert_close(found[1][1], found[0][1], atol=1e-6, rtol=1e-4)
+    form = Form.of(192, 40)
+    assert form.lengths == (16, 32, 48)
+    assert [form.room(n) for n in (1, 16, 17, 48)] == [16, 16, 32, 48]
+    assert Form.of(130, 40).lengths == ()
+
+
+def talks(*lengths: int) -> list[Conversation]:
+    return [Conversation(str(n), list(range(3, 3 + n)), [0] * 2 + [1] * (n - 2)) for n in lengths]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch hides it from itself, not from pytest
+def test_one_compilation_serves_batches_of_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled, the losses are the same, and no later batch has anything compiled anew."""
+    build = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic: build(f, dynamic=dynamic, backend="aot_eager"))
+    target = tiny_target()
+    drafter = tiny_drafter(target, list(range(VOCAB)))
+    head = target_head(target, drafter)
+    feed = Online(talks(5, 9, 12, 20, 31, 40, 45), target, drafter.t2d, 45, Form.of(192, 45))
+    picked = [[0, 1], [3, 4], [5, 6], [0, 1, 2], [6]]
+    plain = [unrolled_loss(drafter, head, feed.batch(p), 3, 0.8).mean.item() for p in picked]
+    graphs = []
+    use_compiled(True)
+    try:
+        for numbers, wanted in zip(picked, plain, strict=True):
+            loss = unrolled_loss(drafter, head, feed.batch(numbers), 3, 0.8).mean
+            loss.backward()
+            assert loss.item() == pytest.approx(wanted, rel=1e-5)
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    finally:
+        use_compiled(False)
+    assert graphs[0] > 0
+    assert set(graphs) == {graphs[0]}
+
+
+def test_norms_are_fused_only_where_that_changes_nothing() -> None:
+    """The tiny target's norms give the same fused; one with another weight convention is left alone."""
+    model = tiny_model()
+    ids = torch.arange(3, 12)[None]
+    before = model(ids).logits
+    assert fuse_norms(model) == 9
+    torch.testing.assert_close(model(ids).logits, before, atol=1e-5, rtol=1e-4)
+
+    class OddRMSNorm(torch.nn.Module):
+        variance_epsilon = 1e-6
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((8,), 0.5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.rms_norm(x, (8,), self.weight + 1, 1e-6)
+
+    assert fuse_norms(OddRMSNorm()) == 0

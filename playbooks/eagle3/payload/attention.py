@@ -1,6 +1,6 @@
 """Attention of an unrolled step: causal over step 0, and of each later step only the position's own entry.
 
-Shapes: B rows, T positions, N heads, E head size, s later steps.
+Shapes: B rows of T positions, P = B * T positions laid end to end, N heads, E head size, s later steps.
 
 A query at p sees the keys of step 0 up to p and, of each later step, only the one at p: in a chain rooted at p there is
 one draft a step, and it stands on the target's states up to p. Written out, that is a softmax over a [T, T + s] matrix
@@ -52,28 +52,48 @@ def attend_reference(q: Tensor, memory: Memory) -> Tensor:
     return out
 
 
+def heads_first(x: Tensor, rows: int) -> Tensor:
+    """[P, N, E] as [B, N, T, E], without moving anything."""
+    return x.unflatten(0, (rows, -1)).transpose(1, 2)
+
+
+def positions_first(x: Tensor) -> Tensor:
+    """[B, N, T, ...] as [P, N, ...]; the fused kernels lay their output out so that nothing moves."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
 class _Merged(torch.autograd.Function):
-    """`attend` with later steps; `later` is k_1, v_1, k_2, v_2, ..."""
+    """`attend` with later steps; `later` is k_1, v_1, k_2, v_2, ...
+
+    What lies between the kernel's calls works on positions laid end to end: their number is the same for batches of
+    any length of row, so it is compiled once.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, key: Tensor, value: Tensor, *later: Tensor) -> Tensor:
         out, norm, ctx.kernel = _causal(q, key, value)
-        out, norm = merge(out, norm, q, later[::2], later[1::2])
+        own = [positions_first(x) for x in later]
+        merged, total = merge(
+            positions_first(out), positions_first(norm).contiguous(), positions_first(q), own[::2], own[1::2]
+        )
+        out, norm = heads_first(merged, len(q)), heads_first(total, len(q)).contiguous()
         ctx.save_for_backward(q, key, value, out, norm, *later)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         q, key, value, out, norm, *later = ctx.saved_tensors
-        grad = grad.contiguous()
         q_grad, key_grad, value_grad = _causal_backward(grad, q, key, value, out, norm, ctx.kernel)
-        q_own, later_grads = own_gradients(grad, q, out, norm, later[::2], later[1::2])
-        return q_grad + q_own, key_grad, value_grad, *later_grads
+        flat = [positions_first(x).contiguous() for x in (grad, q, out, norm)]
+        own = [positions_first(x) for x in later]
+        q_own, grads = own_gradients(*flat, own[::2], own[1::2])
+        rows = len(q)
+        return q_grad + heads_first(q_own, rows), key_grad, value_grad, *(heads_first(g, rows) for g in grads)
 
 
 @compiled
-def merge(out: Tensor, norm: Tensor, q: Tensor, keys: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> Any:
-    """Causal output and normaliser [B, N, T] with the own entries of the later steps taken in, in float32."""
+def merge(out: Tensor, norm: Tensor, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Causal output [P, N, E] and normaliser [P, N] with the own entries of the later steps taken in, in float32."""
     scores = torch.stack([_own_score(q, k) for k in keys])
     total = torch.logsumexp(torch.cat([norm[None], scores]), dim=0)
     merged = (norm - total).exp()[..., None] * out.float()
@@ -86,7 +106,7 @@ def merge(out: Tensor, norm: Tensor, q: Tensor, keys: tuple[Tensor, ...], values
 def own_gradients(
     grad: Tensor, q: Tensor, out: Tensor, norm: Tensor, keys: list[Tensor], values: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
-    """What the own entries give to the gradient of q, and the gradients of their keys and values in turn."""
+    """What the own entries give to the gradient of q [P, N, E], and the gradients of their keys and values in turn."""
     scale = q.shape[-1] ** -0.5
     grad32, q32 = grad.float(), q.float()
     centre = (grad32 * out.float()).sum(-1)

@@ -42,7 +42,9 @@ def first_drafter(config: Config, work: Workdir, conversations: Sequence[Convers
         kept = draft_ids(config, settings.vocab_size, conversations)
         d2t, t2d = mapping_tensors(kept, settings.vocab_size)
         torch.manual_seed(config.seed)
-        drafter = Drafter(drafter_config(settings, len(kept), boundaries, config.draft.attention), embedding, d2t, t2d)
+        draft = config.draft
+        shape = drafter_config(settings, len(kept), boundaries, draft.attention, draft.intermediate_size)
+        drafter = Drafter(shape, embedding, d2t, t2d)
     return drafter, read_head(work.target)[drafter.kept].float()
 
 

@@ -72,9 +72,7 @@ class Extract:
     store_dtype: str = "bfloat16"
     batch_tokens: int = 2048  # padded tokens of one forward pass
     shard_tokens: int = 100_000  # a shard is closed when it holds this many
-    teacher_top: int = (
-        0  # keep so many of the likeliest draft tokens with their logits, not the last state; 0: the state
-    )
+    teacher_top: int = 0  # keep so many likeliest draft tokens in place of the last state; 0: the state
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,8 @@ class DraftModel:
     """The drafter's shape where it is not the target's, and what it starts from."""
 
     vocab_size: int = 32_000
-    attention: str = (
-        "auto"  # `llama`: grouped queries; `mla`: latent, as DeepSeek and Kimi have it; `auto`: the target's
-    )
+    intermediate_size: int = 0  # of its gated MLP; 0: the target's
+    attention: str = "auto"  # `llama`: grouped queries; `mla`: latent (DeepSeek, Kimi); `auto`: the target's
     start: str = ""  # the folder of a drafter to go on from (see import_drafter); empty: seeded noise
 
 

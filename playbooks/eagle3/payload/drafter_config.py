@@ -21,10 +21,12 @@ LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_
 
 
 def drafter_config(
-    target: PretrainedConfig, draft_vocab_size: int, boundaries: Sequence[int], attention: str = "auto"
-) -> PretrainedConfig:
+    target: PretrainedConfig, draft_vocab_size: int, boundaries: Sequence[int], attention: str = "auto",
+    intermediate_size: int = 0,
+) -> PretrainedConfig:  # fmt: skip
     """The drafter's configuration for `target`, as SGLang reads it; `attention` is `llama`, `mla` or `auto`.
 
+    `intermediate_size` is its MLP's, 0 for the target's; a wider one costs a small target's rounds next to nothing.
     RoPE and the longest context are the target's. Raises StepError for latent attention without a target that has it.
     """
     if attention not in ("auto", "llama", "mla"):
@@ -40,7 +42,7 @@ def drafter_config(
         "architectures": [LATENT if latent else LLAMA],
         "vocab_size": target.vocab_size,
         "hidden_size": target.hidden_size,
-        "intermediate_size": target.intermediate_size,
+        "intermediate_size": intermediate_size or target.intermediate_size,
         "num_hidden_layers": 1,
         "hidden_act": "silu",
         "max_position_embeddings": target.max_position_embeddings,

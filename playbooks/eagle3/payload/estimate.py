@@ -123,7 +123,7 @@ def extract_row(config: Config, shape: Shape, tokens: int, stored: float) -> Row
 def train_row(config: Config, shape: Shape) -> Row:
     """Weights, moments and gradients are float32; two checkpoints of weights and moments stay, and three drafters."""
     host, train, gpus = config.estimate, config.train, gpus_of(config)
-    layer, drafter = shape.drafter(config.draft.vocab_size, latent_drafter(config, shape))
+    layer, drafter = drafter_weights(config, shape)
     head, online = config.draft.vocab_size * shape.hidden, train.states != "stored"
     of_token = 6 * (train.unroll_steps * (layer + head) + 3 * shape.hidden**2) + 2 * head
     of_token += 2 * (shape.active if online else 0)
@@ -136,7 +136,8 @@ def train_row(config: Config, shape: Shape) -> Row:
     limits = {why: s for why, s in seconds.items() if s != float("inf")}
     if train.max_seconds:
         limits = {"train.max_seconds": min(train.max_seconds, max(limits.values()))}
-    wide = 24 * shape.hidden + 4 * shape["intermediate_size"]  # what a position keeps of one step for the way back
+    middle = config.draft.intermediate_size or shape["intermediate_size"]
+    wide = 24 * shape.hidden + 4 * middle  # what a position keeps of one step for the way back
     memory = 16 * drafter + 2 * (2 << 29) + 2 * train.batch_tokens * train.unroll_steps * wide
     memory += 2 * shape.vocabulary * shape.hidden + (target_bytes(shape) if online else 0)
     return Row("train", (2 * 12 + 4 + 4 + 2) * drafter, memory, max(limits.values()), slowest(limits))
@@ -164,6 +165,12 @@ def latent_drafter(config: Config, shape: Shape) -> bool:
     return shape.latent if config.draft.attention == "auto" else config.draft.attention == "mla"
 
 
+def drafter_weights(config: Config, shape: Shape) -> tuple[int, int]:
+    """Weights of the drafter's layer, and of all of it."""
+    draft = config.draft
+    return shape.drafter(draft.vocab_size, latent_drafter(config, shape), draft.intermediate_size)
+
+
 def gpus_of(config: Config) -> int:
     return max(1, config.estimate.gpus)
 
@@ -185,7 +192,7 @@ def warnings(config: Config, rows: list[Row], disk: float, free: int) -> Iterato
 def lines(config: Config, shape: Shape, rows: list[Row], prompts: int, tokens: int, free: int) -> Iterator[str]:
     """The estimate for a person."""
     host, layer_of = config.estimate, "latent" if latent_drafter(config, shape) else "grouped-query"
-    _, drafter = shape.drafter(config.draft.vocab_size, layer_of == "latent")
+    _, drafter = drafter_weights(config, shape)
     yield (
         f"target   {config.target}: {count(shape.weights)} weights ({count(shape.active)} for a token), "
         f"{size(target_bytes(shape))}; {shape.layers} layers, hidden size {shape.hidden} ({shape.source})"

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from .data import Conversation
@@ -28,9 +30,10 @@ WINDOW = 16  # batches of which the sequences are sorted by length together
 
 
 class Feed(Protocol):
-    """Sequences by number."""
+    """Sequences by number, in batches of its form."""
 
     lengths: list[int]
+    form: Form
 
     def batch(self, picked: Sequence[int]) -> Batch:
         """The batch of these sequences."""
@@ -39,15 +42,19 @@ class Feed(Protocol):
 class Stored:
     """Batches from shards (see extract)."""
 
-    def __init__(self, shards: Shards, t2d: Tensor, longest: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, shards: Shards, t2d: Tensor, longest: int, device: torch.device, dtype: torch.dtype,
+        form: Form | None = None,
+    ) -> None:  # fmt: skip
         self.shards, self.t2d, self.longest, self.device, self.dtype = shards, t2d.cpu(), longest, device, dtype
+        self.form = form or Form()
         self.lengths = [min(longest, shards.length(n)) for n in range(len(shards))]
 
     def batch(self, picked: Sequence[int]) -> Batch:
         sequences = [self.shards[n] for n in picked]
 
         def padded(parts: Iterable[Tensor | None]) -> Tensor:
-            return pad_sequence([p[: self.longest] for p in parts if p is not None], batch_first=True)
+            return self.form.fill(pad_sequence([p[: self.longest] for p in parts if p is not None], batch_first=True))
 
         mask, says = padded(s.mask for s in sequences), padded(s.argmax for s in sequences)
         tops = [s.top for s in sequences if s.top]
@@ -65,31 +72,62 @@ class Stored:
 class Online:
     """Batches whose hidden states `target` computes when they are asked for."""
 
-    def __init__(self, conversations: Sequence[Conversation], target: Target, t2d: Tensor, longest: int) -> None:
+    def __init__(
+        self, conversations: Sequence[Conversation], target: Target, t2d: Tensor, longest: int, form: Form | None = None
+    ) -> None:
         self.ids = [torch.tensor(c.ids[:longest]) for c in conversations]
         self.mask = [torch.tensor(c.mask[:longest], dtype=torch.bool) for c in conversations]
         self.greedy = [c.greedy for c in conversations]
-        self.target, self.t2d = target, t2d.cpu()
+        self.target, self.t2d, self.form = target, t2d.cpu(), form or Form()
         self.lengths = [len(ids) for ids in self.ids]
 
     def batch(self, picked: Sequence[int]) -> Batch:
-        ids = pad_sequence([self.ids[n] for n in picked], batch_first=True)
-        mask = pad_sequence([self.mask[n] for n in picked], batch_first=True)
+        ids = self.form.fill(pad_sequence([self.ids[n] for n in picked], batch_first=True))
+        mask = self.form.fill(pad_sequence([self.mask[n] for n in picked], batch_first=True))
         device = self.target.device
         features, last = self.target.hidden_states(ids.to(device, non_blocking=True))
         if all(self.greedy[n] for n in picked):
-            says = torch.nn.functional.pad(ids[:, 1:], (0, 1))
+            says = F.pad(ids[:, 1:], (0, 1))
         else:
             says = torch.zeros_like(ids)
-            said = torch.nn.functional.pad(mask[:, 1:], (0, 1))
+            said = F.pad(mask[:, 1:], (0, 1))
             says[said] = self.target.argmax(last[said.to(device)]).cpu()
         taught = taught_places(mask, self.t2d[says])
         return Batch(ids.to(device), features, last, taught.to(device, non_blocking=True))
 
 
+@dataclass(frozen=True)
+class Form:
+    """The shapes that batches may have: `lengths` of rows, each with as many rows as make `tokens`; any, without them.
+
+    Whatever is compiled for that number of positions then serves every batch.
+    """
+
+    tokens: int = 0
+    lengths: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokens: int, longest: int) -> Form:
+        """Row lengths that divide `tokens`, multiples of 16, up to the first that holds `longest`; none if none do."""
+        lengths = [n for n in range(16, tokens + 1, 16) if tokens % n == 0]
+        enough = next((n for n in lengths if n >= longest), None)
+        return cls(tokens, tuple(n for n in lengths if n <= enough)) if enough else cls()
+
+    def room(self, length: int) -> int:
+        """What a sequence of `length` takes up."""
+        return next((n for n in self.lengths if n >= length), length)
+
+    def fill(self, x: Tensor) -> Tensor:
+        """`x` [B, T, ...] with zeros on the right and below, so that it has one of the shapes."""
+        if not self.lengths:
+            return x
+        length = self.room(x.shape[1])
+        return F.pad(x, (0, 0) * (x.dim() - 2) + (0, length - x.shape[1], 0, self.tokens // length - len(x)))
+
+
 def taught_places(mask: Tensor, in_vocabulary: Tensor) -> Tensor:
     """Places t in the flattened [B * T] after which the assistant speaks and the target's token can be drafted."""
-    said = torch.nn.functional.pad(mask[:, 1:], (0, 1))
+    said = F.pad(mask[:, 1:], (0, 1))
     return (said & in_vocabulary).flatten().nonzero().flatten()
 
 

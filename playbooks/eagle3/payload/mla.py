@@ -36,28 +36,25 @@ class LatentAttention(nn.Module):
         self.scale = score_scale(config.rope_parameters)
 
     def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of `x` [B, T, 2H], each [B, N, T, E]; values are padded with zeros to E."""
-        rows, length, _ = x.shape
-        q = self._heads(self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))), self.plain + self.turned)
+        """Queries, keys and values of `x` [P, 2H], each [P, N, E]; values are padded with zeros to E."""
+        q = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))).unflatten(-1, (self.heads, -1))
         latent, key = self.kv_a_proj_with_mqa(x).split([self.rank, self.turned], dim=-1)
-        expanded = self._heads(self.kv_b_proj(self.kv_a_layernorm(latent)), self.plain + self.value)
+        expanded = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (self.heads, -1))
         plain, v = expanded.split([self.plain, self.value], dim=-1)
         q_plain, q_turned = q.split([self.plain, self.turned], dim=-1)
-        turned = rotate(key[:, None], rope).expand(rows, self.heads, length, self.turned)
+        turned = rotate(key[:, None], rope).expand(-1, self.heads, -1)
         q = torch.cat([q_plain, rotate(q_turned, rope)], dim=-1) * self.scale
         return q, torch.cat([plain, turned], dim=-1), F.pad(v, (0, q.shape[-1] - self.value))
 
     def merge(self, mixed: Tensor) -> Tensor:
-        """Attention's output [B, N, T, E] as the layer's [B, T, H]."""
-        return self.o_proj(mixed[..., : self.value].transpose(1, 2).flatten(2))
-
-    def _heads(self, x: Tensor, size: int) -> Tensor:
-        return x.unflatten(-1, (self.heads, size)).transpose(1, 2)
+        """Attention's output [P, N, E] as the layer's [P, H]."""
+        out: Tensor = self.o_proj(mixed[..., : self.value].flatten(1))
+        return out
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """`x` [B, N, T, E] with each pair (2i, 2i+1) turned by its position's i-th angle; `rope` as Llama's, [1, T, E]."""
-    cos, sin = (part[..., : part.shape[-1] // 2].to(x.dtype)[:, None] for part in rope)
+    """`x` [P, N, E] with each pair (2i, 2i+1) turned by its position's i-th angle; `rope` as Llama's, [P, E] twice."""
+    cos, sin = (part[:, None, : part.shape[-1] // 2].to(x.dtype) for part in rope)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
 

@@ -1,6 +1,7 @@
 """The drafter: one decoder layer that reads a token's embedding beside the target's hidden states.
 
-Shapes: B rows, T positions, H hidden size, D draft vocabulary, V target vocabulary, N heads, E head size.
+Shapes: B rows of T positions, P = B * T positions laid end to end, H hidden size, D draft vocabulary, V target
+vocabulary, N heads, E head size.
 
 At position p the input is the pair (embedding of token p+1, g_p), with g_p [3H] the target's three boundaries at p, and
 the output predicts token p+2:
@@ -31,10 +32,9 @@ from transformers.models.llama.modeling_llama import (
     LlamaRMSNorm,
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
-    repeat_kv,
 )
 
-from .attention import Memory, attend
+from .attention import Memory, attend, heads_first, positions_first
 from .compiled import compiled
 from .drafter_config import boundaries_of, is_latent
 from .mla import LatentAttention
@@ -53,20 +53,16 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.size, config.hidden_size, bias=False)
 
     def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated queries, rotated keys and values of `x` [B, T, 2H], each [B, N, T, E]."""
-        rows, length, _ = x.shape
-        q, k, v = (
-            project(x).view(rows, length, -1, self.size).transpose(1, 2)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        """Rotated queries, rotated keys and values of `x` [P, 2H], each [P, N, E]; `rope` is [P, E] twice."""
+        q, k, v = (project(x).unflatten(-1, (-1, self.size)) for project in (self.q_proj, self.k_proj, self.v_proj))
         cos, sin = (part.to(q.dtype) for part in rope)
         q, k = apply_rotary_pos_emb(q, k, cos, sin)
         repeats = self.heads // self.groups
-        return q, repeat_kv(k, repeats), repeat_kv(v, repeats)
+        return q, k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
 
     def merge(self, mixed: Tensor) -> Tensor:
-        """Attention's output [B, N, T, E] as the layer's [B, T, H]."""
-        out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        """Attention's output [P, N, E] as the layer's [P, H]."""
+        out: Tensor = self.o_proj(mixed.flatten(1))
         return out
 
 
@@ -82,11 +78,11 @@ class MidLayer(nn.Module):
         self.post_attention_layernorm = LlamaRMSNorm(size, eps)
         self.mlp = LlamaMLP(config)
 
-    def forward(self, embeds: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
-        """One step; `memory` holds keys and values of the steps before and gets this step's."""
-        q, k, v = self.before(embeds, hidden, rope)
+    def forward(self, embeds: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor], memory: Memory, rows: int) -> Tensor:
+        """One step over `rows` rows laid end to end; `memory` holds the steps before and gets this one."""
+        q, k, v = (heads_first(x, rows) for x in self.before(embeds, hidden, rope))
         memory.append((k, v))
-        return self.after(hidden, attend(q, memory))
+        return self.after(hidden, positions_first(attend(q, memory)))
 
     @compiled
     def before(self, embeds: Tensor, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +91,7 @@ class MidLayer(nn.Module):
 
     @compiled
     def after(self, hidden: Tensor, mixed: Tensor) -> Tensor:
-        """All that comes after attention, whose output `mixed` is [B, N, T, E]."""
+        """All that comes after attention, whose output `mixed` is [P, N, E]."""
         hidden = hidden + self.self_attn.merge(mixed)
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
@@ -129,9 +125,11 @@ class Drafter(nn.Module):
         """The target's boundaries that `fc` reads; `None` when the configuration leaves them to the default."""
         return boundaries_of(self.config.to_dict())
 
-    def _rope(self, length: int, first: int) -> tuple[Tensor, Tensor]:
+    def _rope(self, rows: int, length: int, first: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [P, E] of `rows` rows of positions from `first` on."""
         positions = torch.arange(first, first + length, device=self.fc.weight.device)[None]
-        return self.rope(self.fc.weight, positions)
+        cos, sin = self.rope(self.fc.weight, positions)
+        return cos.expand(rows, -1, -1).flatten(0, 1), sin.expand(rows, -1, -1).flatten(0, 1)
 
     def unroll(self, ids: Tensor, features: Tensor, steps: int) -> Iterator[Tensor]:
         """Yield, for each step s, hidden states [B, T, H] that at p predict token p+2+s of `ids` [B, T].
@@ -139,20 +137,27 @@ class Drafter(nn.Module):
         `features` [B, T, 3H]. True tokens are embedded; where p+1+s runs past the end, the output means nothing. Rows
         may be padded on the right.
         """
-        hidden = self.fc(features.to(self.fc.weight.dtype))
+        rows, length = ids.shape
+        hidden = self.fc(features.to(self.fc.weight.dtype)).flatten(0, 1)
         memory: Memory = []
         for step in range(steps):
-            embeds = F.embedding(shift(ids, 1 + step), self.embedding).to(hidden.dtype)
-            hidden = self.midlayer(embeds, hidden, self._rope(ids.shape[1], step), memory)
-            yield hidden
+            embeds = F.embedding(shift(ids, 1 + step).flatten(), self.embedding).to(hidden.dtype)
+            hidden = self.midlayer(embeds, hidden, self._rope(rows, length, step), memory, rows)
+            yield hidden.view(rows, length, -1)
 
     def extend(self, tokens: Tensor, hidden: Tensor) -> Tensor:
         """Hidden states [1, T, H] of one chain: `tokens` [T] beside `hidden` [1, T, H], plainly causal.
 
         For positions that the target has verified `hidden` is fc(g), for drafted ones the output of the step before.
         """
-        embeds = F.embedding(tokens[None], self.embedding).to(hidden.dtype)
-        return self.midlayer(embeds, hidden, self._rope(len(tokens), 0), [])
+        embeds = F.embedding(tokens, self.embedding).to(hidden.dtype)
+        return self.midlayer(embeds, hidden[0], self._rope(1, len(tokens), 0), [], 1)[None]
+
+    @compiled
+    def normed(self, hidden: Tensor) -> Tensor:
+        """What `lm_head` reads of hidden states [P, H]."""
+        out: Tensor = self.norm(hidden)
+        return out
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., D] over the draft vocabulary."""

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from .compiled import compiled
+from .compiled import compiled, is_compiled
 from .model import Drafter
 from .teacher import Top, spread
 
@@ -67,7 +68,8 @@ class Losses:
 
 def unrolled_loss(drafter: Drafter, head: Tensor, batch: Batch, steps: int, decay: float) -> Losses:
     """The loss of `batch` over `steps` unrolled steps. `head` [D, H] is the target's, cut to the draft vocabulary."""
-    hidden = torch.stack([drafter.norm(h).flatten(0, 1) for h in drafter.unroll(batch.ids, batch.features, steps)])
+    states = drafter.unroll(batch.ids, batch.features, steps)
+    hidden = torch.stack([drafter.normed(h.flatten(0, 1)) for h in states])
     hidden = hidden.to(batch.features.dtype)
     places = batch.taught % batch.ids.shape[1]
     loss, each, agreed = _Unrolled.apply(hidden, drafter.lm_head.weight, head, batch, places, decay)
@@ -89,7 +91,10 @@ class _Unrolled(torch.autograd.Function):
         agreed = torch.zeros(steps, device=hidden.device)
         low, head_low = weight.to(hidden.dtype), head.to(hidden.dtype)
         rows = max(1, CHUNK_BYTES // (4 * steps * len(weight)))
-        for taught, place in zip(batch.taught.split(rows), places.split(rows), strict=True):
+        taught_places = (batch.taught, places)
+        if is_compiled():  # chunks of one size: what fills the last one is at place 0, which has no root and counts not
+            taught_places = tuple(F.pad(x, (0, -len(x) % rows)) for x in taught_places)
+        for taught, place in zip(*(x.split(rows) for x in taught_places), strict=True):
             teacher = batch.teacher(taught, head_low)
             counts = place >= ahead  # [S, C]: the root is not before the text
             roots = (taught - ahead).clamp(min=0)

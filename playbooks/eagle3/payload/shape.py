@@ -115,13 +115,13 @@ class Shape:
         width = self["kv_lora_rank"] + self["qk_rope_head_dim"] if self.latent else 0
         return 2 * self.layers * (width or 2 * self["num_key_value_heads"] * self.head_size)
 
-    def drafter(self, vocabulary: int, latent: bool) -> tuple[int, int]:
-        """Weights of the drafter's layer, and of all of it."""
+    def drafter(self, vocabulary: int, latent: bool, intermediate: int = 0) -> tuple[int, int]:
+        """Weights of the drafter's layer, and of all of it; `intermediate` is its MLP's size, 0 for the target's."""
         hidden = self.hidden
         attention = self.attention(2 * hidden)
         if self.latent and not latent:
             attention = 2 * hidden * (hidden + hidden // 2) + hidden * hidden  # see drafter_config
-        layer = attention + 3 * hidden * self["intermediate_size"] + 3 * hidden
+        layer = attention + 3 * hidden * (intermediate or self["intermediate_size"]) + 3 * hidden
         return layer, layer + 3 * hidden * hidden + hidden + vocabulary * hidden
 
 

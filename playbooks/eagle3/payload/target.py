@@ -8,6 +8,7 @@ hidden state kept here is the one after the final norm, so that `last @ head.T` 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
@@ -110,7 +112,30 @@ def load_model(config: Config, folder: Path, device: torch.device) -> Any:
             f"transformers does not load the target in `{folder}`: {str(error).strip().splitlines()[0]}",
             hint="install what it names on this host, or choose a target that transformers knows",
         ) from error
-    return (model if places else model.to(device)).eval()
+    model = (model if places else model.to(device)).eval()
+    if device.type == "cuda":
+        fuse_norms(model)
+    return model
+
+
+@torch.no_grad()
+def fuse_norms(model: nn.Module) -> int:
+    """Let root-mean-square norms run as one kernel each where that gives what they give; how many do.
+
+    Written out, as transformers has them, they are six passes over memory, a fifth of a small target's time. A norm
+    that turns out different (Gemma adds one to its weight) is left as it is.
+    """
+    fused = 0
+    for module in model.modules():
+        weight, epsilon = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
+        if not type(module).__name__.endswith("RMSNorm") or epsilon is None or not isinstance(weight, Tensor):
+            continue
+        forward = functools.partial(F.rms_norm, normalized_shape=weight.shape, weight=weight, eps=epsilon)
+        probe = torch.linspace(-3, 3, 4 * weight.numel(), device=weight.device, dtype=weight.dtype).view(4, -1)
+        if torch.allclose(forward(probe).float(), module(probe).float(), rtol=2e-2, atol=1e-3):
+            module.forward = forward
+            fused += 1
+    return fused
 
 
 def trust_remote_code(trust: bool) -> None:

@@ -26,14 +26,14 @@ import transformers
 
 from .acceptance import Acceptance, acceptances
 from .build import first_drafter
-from .compiled import use_compiled
+from .compiled import is_compiled, uncompiled, use_compiled
 from .config import Config
 from .data import Conversation, load_answers
 from .distributed import Group
 from .errors import StepError
 from .evaluate import held_answers
 from .export import save_drafter
-from .feed import Feed, Online, Stored
+from .feed import Feed, Form, Online, Stored
 from .journal import read_log
 from .model import Drafter
 from .provenance import check
@@ -90,8 +90,9 @@ def open_feed(
     feed: Feed
     decides = [{k: v for k, v in asdict(config.train).items() if k not in WITHOUT_EFFECT}, asdict(config.draft)]
     device, longest = drafter.fc.weight.device, config.train.max_length
+    form = Form.of(config.train.batch_tokens, longest) if is_compiled() else Form()
     if target:
-        feed = Online(conversations, target, drafter.t2d, longest)
+        feed = Online(conversations, target, drafter.t2d, longest, form)
         data = hashlib.sha256(work.answers.read_bytes()).hexdigest()
     elif config.train.states == "stored":
         shards = Shards(work.shards, "train")
@@ -108,7 +109,7 @@ def open_feed(
                 hint="run `python -m eagle3.extract` again",
             )
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        feed, data = Stored(shards, drafter.t2d, longest, device, dtype), shards.index["fingerprint"]
+        feed, data = Stored(shards, drafter.t2d, longest, device, dtype, form), shards.index["fingerprint"]
     else:
         raise StepError(f"`train.states` is `{config.train.states}`", hint="choose stored or online")
     digest = hashlib.sha256(json.dumps([*decides, config.seed, data], sort_keys=True).encode())
@@ -125,7 +126,7 @@ def judge(config: Config, work: Workdir, drafter: Drafter, target: Target | None
         return None
 
     def measure() -> Acceptance:
-        with compute(drafter.fc.weight.device):
+        with compute(drafter.fc.weight.device), uncompiled():  # answers have lengths of their own
             return acceptances(drafter, held, [drafts])[drafts]
 
     return measure

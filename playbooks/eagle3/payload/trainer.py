@@ -79,7 +79,8 @@ class Trainer:
             return
         journal = Journal(self.folder, self.done) if self.group.leads else None
         per_step = self.group.size * self.settings.accumulate
-        stream = itertools.islice(batches(self.feed.lengths, self.settings.batch_tokens, self.seed), self.read, None)
+        rooms = [self.feed.form.room(length) for length in self.feed.lengths]
+        stream = itertools.islice(batches(rooms, self.settings.batch_tokens, self.seed), self.read, None)
         began, first, clock, counted = time.monotonic() - self.seconds, self.done, 0.0, 0
         with watch(self.settings.profile and self.group.leads, self._show_profile) as profiler:
             while (share := share_done(self.settings, self.done, self.seconds)) < 1:
