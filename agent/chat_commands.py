@@ -180,22 +180,20 @@ async def _again(chat: Chat, words: list[str]) -> None:
 COMMANDS: dict[str, Command] = {
     command.name: command
     for command in (
-        Command("run", "PLAYBOOK [x=y …]", "a playbook joins the graph; alone: which there are", _run),
-        Command("todo", "[ID | VERB ID]", "the graph, one todo, or: cancel, retry, high, low, add", chat_work.todo),
+        Command("run", "PLAYBOOK [x=y …]", "a playbook joins the graph; alone: which are there", _run),
+        Command("todo", "[ID | VERB ID]", "the graph; one todo; cancel, retry, high, low, add", chat_work.todo),
         Command("jobs", "[all]", "the jobs of this session", chat_work.jobs),
         Command("logs", "JOB|TODO [LINES]", "the end of a job's log, from its host", chat_work.logs),
         Command("kill", "JOB|TODO [REASON]", "end a job and all its processes", chat_work.kill),
         Command("hosts", "", "the hosts and what runs there", chat_work.hosts),
-        Command(
-            "approve", "[ID] [no|always]", "answer what is asked; words after `no` are the reason", chat_work.approve
-        ),
+        Command("approve", "[ID] [no|always]", "answer what is asked; no may have a reason", chat_work.approve),
         Command("pause", "", "start nothing new; jobs go on", _pause),
         Command("go", "", "go on after a pause", _go),
         Command("cost", "", "tokens, money and context", _cost),
         Command("model", "[NAME|none]", "which model speaks", _model),
-        Command("compact", "", "make the conversation shorter for the model", _compact),
+        Command("compact", "", "shorten the conversation for the model", _compact),
         Command("replay", "[MESSAGE]", "the log, message by message", _replay),
-        Command("export", "[FILE]", "write the log (.jsonl) or the conversation (.md) to a file", _export),
+        Command("export", "[FILE]", "write the log (.jsonl) or the words (.md)", _export),
         Command("resume", "[SESSION]", "go on with another session", _resume),
         Command("session", "", "which session this is", _again),
         Command("help", "", "this list", _help),

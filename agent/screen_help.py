@@ -14,15 +14,15 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 KEYS = (
-    ("Enter", "send; Ctrl-J or Alt-Enter begins a new line; pasted lines stay together"),
-    ("Esc", "stop the model's turn; jobs, todos and research go on"),
-    ("Ctrl-T", "conversation, todos, jobs in turn; F2, F3, F4 go there directly"),
+    ("Enter", "send; Ctrl-J or Alt-Enter begins a new line"),
+    ("Esc", "stop the model's turn; everything else goes on"),
+    ("Ctrl-T", "conversation, todos, jobs; also F2, F3, F4"),
     ("PgUp PgDn", "scroll; Ctrl-Home and Ctrl-End go to the ends"),
     ("Alt-Up Alt-Down", "another job's log"),
-    ("Tab", "give the keys to a question, or complete a command"),
-    ("y  a  n", "answer it: once, always this command on this host, no with a reason"),
+    ("Tab", "give the keys to a question; complete a command"),
+    ("y  a  n", "answer: yes, always (this host), no (and why)"),
     ("Up Down", "what was sent before"),
-    ("Ctrl-D", "leave; jobs go on (also /quit, or Ctrl-C twice)"),
+    ("Ctrl-D", "leave; jobs go on. Also /quit, or Ctrl-C twice"),
 )
 SYMBOLS = "▶ runs  ✔ completed  ○ waits for others  ◌ waits for room  ? asks  ✘ failed  ⊘ skipped  ⊗ cancelled"
 
@@ -45,14 +45,14 @@ class Help(ModalScreen[None]):
     def _text(self) -> Group:
         graph = Text(f"{SYMBOLS}\nA line leads from each todo to those after it; dotted: only on failure.", "dim")
         return Group(
-            Text("Keys", "bold"), _table(KEYS, 16), Text("\nCommands", "bold"), _table(self._commands, 24),
+            Text("Keys", "bold"), _table(KEYS, 16), Text("\nCommands", "bold"), _table(self._commands, 26),
             Text("\nThe graph", "bold"), Padding(graph, (0, 0, 0, 2)),
         )  # fmt: skip
 
 
 def _table(rows: Sequence[tuple[str, str]], first: int) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(width=2)
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=1)
     table.add_column(style="bold cyan", width=first)
     table.add_column()
     for left, right in rows:
