@@ -139,8 +139,8 @@ def told(payload: dict[str, Any], session: str) -> Any:
 def end(result: Ended) -> dict[str, Any]:
     assert result.code == 0, (result.code, result.out[-2000:], result.err[-2000:])
     last: dict[str, Any] = json.loads(result.out.splitlines()[-1])
-    last.pop("session")
-    return last
+    told_last: dict[str, Any] = told(last, last.pop("session"))
+    return told_last
 
 
 @pytest.fixture(scope="module")
