@@ -90,8 +90,13 @@ def play(turns: Sequence[Mapping[str, Any]], main: Callable[[ScriptedModel], Any
 
 def configured(server: ScriptedModel, *, budget: Budget | None = None, **more: Any) -> Config:
     """A configuration with this server as its model."""
+    return configured_at(server.base_url, budget=budget, **more)
+
+
+def configured_at(base_url: str, *, budget: Budget | None = None, **more: Any) -> Config:
+    """The same for a server that another process runs."""
     subagents = more.pop("subagents", Subagents())
-    model = ModelConfig(name="scripted", base_url=server.base_url, **more)
+    model = ModelConfig(name="scripted", base_url=base_url, **more)
     return Config(model, subagents, budget or Budget())
 
 

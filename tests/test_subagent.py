@@ -251,9 +251,7 @@ def run_playbook(folder: Path, config: str) -> dict[str, Any]:
 def test_a_research_step_is_a_subagent_s_with_a_model_and_its_fallback_s_without(tmp_path: Path) -> None:
     """The same playbook, run without any talk: thought about, or looked up."""
     with ScriptedModel(child_turns("Find out")) as server:
-        result = run_playbook(
-            tmp_path / "a", f'[model]\nname = "scripted"\nbase_url = "{server.base_url}"\n', monkeypatch
-        )
+        result = run_playbook(tmp_path / "a", f'[model]\nname = "scripted"\nbase_url = "{server.base_url}"\n')
     assert (result["answer"], result["by"]) == ("It is called box.", "model")
     assert run_playbook(tmp_path / "b", "")["answer"] == "by hand"
 
