@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     @property
     def _name(self) -> str:
         """The cookie's name: browsers do not keep the cookies of two ports apart."""
-        return f"turnout-{self.server.server_address[1]}"
+        return f"turnout-{self.connection.getsockname()[1]}"
 
     def _cookie(self) -> str:
         found = SimpleCookie(self.headers.get("Cookie", "")).get(self._name)
