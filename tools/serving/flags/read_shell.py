@@ -58,7 +58,7 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
         if len(found) >= MOST:
             break
         for launch, start in _at(script, place, depth):
-            if start not in seen:
+            if start not in seen and not _is_prose(launch):
                 seen.add(start)
                 launch.variables = {**known.plain, **launch.variables}
                 launch.environment = [*_exports(script, known.plain, launch, start), *launch.environment]
@@ -67,6 +67,12 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
                 launch.notes += [*script.notes, *mended]
                 found.append(launch)
     return found
+
+
+def _is_prose(launch: Launch) -> bool:
+    """Whether it is a sentence about vLLM: several words, and no flag among them."""
+    words = [word.text for word in launch.words]
+    return len(words) > 1 and not any(re.match(r"--?[a-zA-Z]|[$\"']", word) for word in words)
 
 
 def _program(word: str) -> str:
@@ -145,6 +151,13 @@ def _launch(script: Script, command: Command) -> Launch | None:
     )
 
 
+def margin(text: str, place: int) -> str:
+    """The blanks that the line of a place begins with."""
+    line = text.rfind("\n", 0, place) + 1
+    blanks = re.compile(r"[ \t]*").match(text, line)
+    return blanks[0][: place - line] if blanks else ""
+
+
 def paths(words: Sequence[Word], begin: int) -> list[Entry]:
     """A program of an installation of vLLM: SGLang's has another path."""
     program = words[begin - 1 if words[begin].text == "-m" and begin else begin].text
@@ -184,7 +197,7 @@ def _edits(text: str, command: Command, begin: int, new: Renewed) -> list[Edit]:
             python = words[begin - 1] if begin else words[0]
             edits.append((python.start, python.start, " ".join(["env", *settings]) + " "))
     spread = "\n" in text[start:end] or None
-    edits.append((start, end, lines(program, new, spread=spread)))
+    edits.append((start, end, lines(program, new, indent=margin(text, words[0].start) + "  ", spread=spread)))
     return edits
 
 
@@ -213,7 +226,7 @@ def _exports(script: Script, known: dict[str, str], launch: Launch, before: int)
 
         def render(new: Renewed) -> list[Edit]:
             more = [
-                (*edits[name], f"export {told}\n" if told else "")
+                (*edits[name], f"{margin(script.text, edits[name][1] - 1)}export {told}\n" if told else "")
                 for name, told in new.variables.items()
                 if name in edits
             ]

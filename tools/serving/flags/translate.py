@@ -78,7 +78,7 @@ def translate(
             "no vLLM start was found in it",
             hint="give `vllm serve ...`, a script, docker run, a compose file, a systemd unit or a manifest",
         )
-    found = sorted(found, key=lambda launch: not (launch.words or launch.config))
+    found = sorted(found, key=_promise)
     beside = {**attached, **(files or {})}
     results = [_one(launch, table, beside, look) for launch in found]
     if "vllm" in before or "vllm" in after:
@@ -89,6 +89,12 @@ def translate(
     if whole.command is not None:
         whole.command = redacted(before, secrets) + whole.command + redacted(after, secrets)
     return whole
+
+
+def _promise(launch: Launch) -> int:
+    """The first start that says something is the one that is told; a bare mention is the last."""
+    flags = any(word.text.startswith("-") for word in launch.words)
+    return 0 if flags or launch.config else 1 if launch.words else 2
 
 
 def _neighbourhood(text: str) -> tuple[str, str, str]:
