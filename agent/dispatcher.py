@@ -40,7 +40,7 @@ from state.errors import HostError, ModelError, StateError, TurnoutError
 from state.failpoints import failpoint
 from state.log import append_system
 from state.models import Lease, table
-from tools.base import TOOLS, ToolCall
+from tools.base import ONCE, TOOLS, ToolCall
 from tools.jobs import ContactEvent, JobState, describe_end, failure_kind
 
 log = structlog.get_logger(__name__)
@@ -48,6 +48,7 @@ log = structlog.get_logger(__name__)
 FOREIGN_LEASES_EVERY_S = 2.0
 STOP_GRACE_S = 5.0
 MAX_CONFLICTS = 5
+NOT_KNOWN = "the driver died while it ran: it is not known whether it was done"
 
 
 Think = Callable[[str, str, int], Awaitable[dict[str, Any]]]
@@ -149,6 +150,8 @@ class Dispatcher:
         another process took the session over.
         """
         pending = open_effects(self.state)
+        for todo in self._not_to_be_repeated():
+            self.post(ToolEnded(todo, False, reason=NOT_KNOWN))
         self.post(Go())
         try:
             async with anyio.create_task_group() as beside:
@@ -169,6 +172,12 @@ class Dispatcher:
             self._send.close()
             self._receive.close()
         return self.state.status
+
+    def _not_to_be_repeated(self) -> list[str]:
+        """Tools that were running when the driver died, and that must not run twice."""
+        todos = [todo for todo in self.state.tools if self.state.body(todo).get("tool") in ONCE]
+        self._tools |= {todo: anyio.CancelScope() for todo in todos}
+        return todos
 
     async def _loop(self, effects: TaskGroup, beside: TaskGroup) -> None:
         while True:

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, select
 
 from agent.abilities.base import Ability
 from agent.abilities.catalogue import planner_abilities
+from agent.abilities.mcp import open_servers
 from agent.budget import Ledger, Spent, spent_by
 from agent.children import settle_children
 from agent.config import Config, ModelConfig
@@ -75,7 +76,15 @@ class Talk:
     """See the module's text. Made by `open_talk`; all methods but `run` return at once and belong on the event loop."""
 
     def __init__(
-        self, db: Database, session: str, face: Observer, config: Config, stored: _Stored, hosts: Hosts, policy: Policy
+        self,
+        db: Database,
+        session: str,
+        face: Observer,
+        config: Config,
+        stored: _Stored,
+        hosts: Hosts,
+        policy: Policy,
+        mcp: Mapping[str, Ability],
     ) -> None:
         self.config = config
         self.hosts = hosts
@@ -88,7 +97,7 @@ class Talk:
         self.limiter = Limiter()
         self.ledger = Ledger(config.budget, stored.created, stored.spent)
         self.policy = policy
-        self.mcp: Mapping[str, Ability] = {}
+        self.mcp = mcp
         self.patience: Patience | None = None
         self._models: dict[str, Model] = {}
         self._started = dict(stored.started)
@@ -328,8 +337,10 @@ async def open_talk(db: Database, session: str, face: Observer, config: Config) 
     stored.state.max_children = config.subagents.limit
     specs = await db.aread(lambda conn: host_specs(conn, stored.state.settings))
     policy = await to_thread.run_sync(default_policy)
-    async with open_hosts(specs) as hosts:
-        talk = Talk(db, session, face, config, stored, hosts, policy)
+    tell = Tell(face)
+    servers = config.mcp if config.model is not None else {}
+    async with open_hosts(specs) as hosts, open_servers(servers, lambda what: tell("complained", what)) as mcp:
+        talk = Talk(db, session, face, config, stored, hosts, policy, mcp)
         try:
             yield talk
         finally:

@@ -123,8 +123,8 @@ def wrong_with(home: Path, server: ScriptedModel) -> str | None:
 
 @pytest.mark.slow
 def test_a_conversation_killed_anywhere_loses_nothing_and_does_nothing_twice(tmp_path: Path, lives: Lives) -> None:
-    """SIGKILL at each failpoint of a turn, then a resume: every call has one result, every notice is heard once, the job
-    is launched once, the operator's word is there once, and the endpoint never sees a request that it would refuse."""
+    """SIGKILL at each failpoint of a turn, then a resume: every call has one result, every notice is heard once, the
+    job is launched once, the operator's word is there, and the endpoint never sees a request that it would refuse."""
     trace = tmp_path / "trace"
     with ScriptedModel(TURNS) as server:
         code, err = lives.live(tmp_path / "undisturbed", server.base_url, TURNOUT_FAILPOINT_TRACE=str(trace))

@@ -34,6 +34,8 @@ class ToolCall:
 
 Tool = Callable[[ToolCall], Awaitable[dict[str, Any]]]
 TOOLS: dict[str, Tool] = {}
+ONCE: set[str] = set()
+"""Tools that must not run a second time by themselves: interrupted by a crash, they have failed as not known."""
 
 
 def tool(function: Tool) -> Tool:
