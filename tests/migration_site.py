@@ -34,6 +34,7 @@ class Site:
         self.folder = folder
         self.port, self.new_port, self.attempt_port = free_port(), free_port(), free_port()
         self.root = folder / "root"
+        self.model = folder / "model"
         self.modules = lay_out(folder / "modules")
         (folder / "model").mkdir()
         (folder / "model" / "model.safetensors").write_bytes(bytes(2 << 20))
@@ -66,7 +67,7 @@ class Site:
         told = json.dumps({"method": "eagle3", "model": str(self.folder / "own"), "num_speculative_tokens": 3})
         words = command or [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server",
-            "--model", str(self.folder / "model"), "--served-model-name", "k2", "--port", str(self.port),
+            "--model", str(self.model), "--served-model-name", "k2", "--port", str(self.port),
             *(["--speculative-config", told] if speculates else []),
             *(["--api-key", self.key] if self.key else []), *more,
         ]  # fmt: skip
