@@ -15,6 +15,7 @@ import hmac
 import html
 import json
 import secrets
+import sys
 import time
 import webbrowser
 from collections.abc import Callable
@@ -54,8 +55,6 @@ def view(db: Database, wanted: str | None, *, port: int, browser: bool, json_: b
     say(json.dumps({"url": url, "port": server.server_port}) if json_ else url)
     if not json_:
         note("serves this machine alone, until Ctrl-C")
-    import sys
-
     sys.stdout.flush()
     if browser:
         webbrowser.open(url)
@@ -71,9 +70,18 @@ def view(db: Database, wanted: str | None, *, port: int, browser: bool, json_: b
 def serve(db: Database, token: str, port: int = 0) -> ThreadingHTTPServer:
     """The server, listening and not yet answering. Raises `OSError` when the port is taken."""
     handler = type("Handler", (_Handler,), {"db": db, "token": token})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
-    return server
+    return _Server(("127.0.0.1", port), handler)
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread for each request; one that is under way does not keep the process."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that hangs up between two requests is no error; the rest is told on stderr."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
