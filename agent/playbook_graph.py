@@ -49,9 +49,7 @@ class PlanGraph:
     edges: dict[EdgeSpec, None] = field(default_factory=dict)
 
 
-def build(
-    playbook: Playbook, document: Document, params: Mapping[str, Any]
-) -> tuple[PlanGraph, list[PlaybookError]]:
+def build(playbook: Playbook, document: Document, params: Mapping[str, Any]) -> tuple[PlanGraph, list[PlaybookError]]:
     """The graph of `playbook` and what is wrong with its ids, lists and references."""
     builder = _Builder(document, {**params, "params": params})
     for index, step in enumerate(playbook.steps):
@@ -87,7 +85,7 @@ class _Builder:
         assert step.for_each is not None
         loc = ("steps", index, "for_each")
         values = self._load(step.for_each.over, loc)
-        if not isinstance(values, list) or not values:
+        if not isinstance(values, list) or not (values or step.for_each.optional):
             self.problem(loc, f"`for_each` of step `{step.id}` goes over `{values}`, which is no list with values")
             return []
         if len(self.graph.members) + len(values) > MAX_TODOS:

@@ -145,6 +145,7 @@ class RetryRule(_Model):
 class ForEach(_Model):
     item: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
     over: Annotated[str | list[Any], Field(alias="in")]
+    optional: bool = False
 
     @field_validator("over", mode="before")
     @classmethod

@@ -22,8 +22,8 @@ def todo(told: dict, name: str) -> dict:
 def test_the_largest_preset_tells_every_command_and_what_it_takes() -> None:
     """`kimi-k2.5` cannot be run here: its dry run says the servers' and the trainer's commands, disk and time."""
     told = dry_run("--set", "preset=kimi-k2.5")
-    assert "sglang.launch_server --model-path target" in todo(told, "server")["body"]["run"]
-    assert "--tp-size 8" in todo(told, "server")["body"]["run"]
+    assert "sglang.launch_server --model-path target" in todo(told, "server@sglang")["body"]["run"]
+    assert "--tp-size 8" in todo(told, "server@sglang")["body"]["run"]
     assert "torch.distributed.run --standalone --nproc-per-node 8 -m eagle3.train" in todo(told, "train")["body"]["run"]
     assert todo(told, "train")["body"]["gpus"] == 8
     estimate = told["estimate"]
@@ -53,6 +53,19 @@ def test_settings_reach_every_step() -> None:
 def test_the_server_is_the_one_that_was_chosen(engine: str, sign: str) -> None:
     """The engine that answers and the one that is measured are chosen apart, each with its own sign of readiness."""
     told = dry_run("--set", "preset=h200-smollm2", "--set", f"measure={engine}")
-    assert todo(told, "drafted")["body"]["ready"]["http"].endswith(sign)
-    assert ("EAGLE3" in todo(told, "drafted")["body"]["run"]) == (engine == "sglang")
-    assert "sglang.launch_server" in todo(told, "server")["body"]["run"]
+    assert todo(told, f"drafted@{engine}")["body"]["ready"]["http"].endswith(sign)
+    assert ("EAGLE3" in todo(told, f"drafted@{engine}")["body"]["run"]) == (engine == "sglang")
+    assert "sglang.launch_server" in todo(told, "server@sglang")["body"]["run"]
+
+
+def test_steps_that_the_settings_make_needless_are_not_there() -> None:
+    """Without an engine there is no server to start or to stop, and without measuring nothing is served."""
+    small = {t["id"].partition("@")[0] for t in dry_run()["todos"]}
+    assert small == {
+        "estimate", "fetch", "answer", "extract", "train", "baseline", "evaluate", "export", "learned", "report",
+    }  # fmt: skip
+    large = {
+        t["id"].partition("@")[0] for t in dry_run("--set", "preset=h200-smollm2", "--set", "measure=vllm")["todos"]
+    }
+    assert {"server", "compose", "generate", "server_off", "plain_bench", "drafted_bench", "verdict"} < large
+    assert "answer" not in large
