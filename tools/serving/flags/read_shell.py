@@ -42,7 +42,7 @@ MARK = re.compile(
     r"\b(?:docker|podman|nerdctl)[ \t]+(?:container[ \t]+)?run\b|\$\{?\w*(?:vllm|VLLM)\w*\}?[\"']?[ \t]+serve\b",
 )
 _ENTRY = re.compile(r"vllm\.entrypoints\.(?:openai\.)?(?:api_server|cli\.main)|vllm\.scripts|vllm\.entrypoints\.cli")
-_SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 MOST = 50
 MOST_WORDS = 4000
 
@@ -107,7 +107,7 @@ def _at(script: Script, place: int, depth: int) -> list[tuple[Launch, int]]:
         inner = launches(within.text, depth=depth + 1)
         run = docker_run(list(command.words))
         return [(_nested(one, within, run), within.start + number) for number, one in enumerate(inner)]
-    launch = _launch(script, command)
+    launch = _launch(script, command, inner=depth > 0)
     return [] if launch is None else [(launch, command.start)]
 
 
@@ -131,7 +131,7 @@ def entry(words: list[Word]) -> tuple[int, int, bool] | None:
     return None
 
 
-def _launch(script: Script, command: Command) -> Launch | None:
+def _launch(script: Script, command: Command, *, inner: bool) -> Launch | None:
     words = list(command.words)
     docker = docker_run(words)
     if docker is not None:
@@ -143,7 +143,7 @@ def _launch(script: Script, command: Command) -> Launch | None:
     return Launch(
         form="shell",
         words=words[arguments:],
-        render=lambda new: _edits(script.text, command, begin, new),
+        render=lambda new: _edits(script.text, command, begin, new, inner=inner),
         environment=[Variable(name, value.text, ours=True) for name, value in command.assignments.items()]
         + [_variable(word) for word in words[:begin] if _is_assignment(words, word)],
         entries=paths(words, begin),
@@ -177,7 +177,7 @@ def _is_assignment(words: list[Word], word: Word) -> bool:
     return any(os.path.basename(one.text) == "env" for one in words) and bool(re.match(r"[A-Za-z_]\w*=", word.text))
 
 
-def _edits(text: str, command: Command, begin: int, new: Renewed) -> list[Edit]:
+def _edits(text: str, command: Command, begin: int, new: Renewed, *, inner: bool) -> list[Edit]:
     words = command.words
     start, end = words[begin].start, command.end
     program = f"-m {MODULE}" if words[begin].text == "-m" else f"{python_of(words[begin].text)} -m {MODULE}"
@@ -196,7 +196,7 @@ def _edits(text: str, command: Command, begin: int, new: Renewed) -> list[Edit]:
         if words[begin].text == "-m":
             python = words[begin - 1] if begin else words[0]
             edits.append((python.start, python.start, " ".join(["env", *settings]) + " "))
-    spread = "\n" in text[start:end] or None
+    spread = "\n" in text[start:end] or (False if inner and "\n" not in text else None)
     edits.append((start, end, lines(program, new, indent=margin(text, words[0].start) + "  ", spread=spread)))
     return edits
 

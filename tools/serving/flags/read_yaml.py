@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from tools.serving.flags.launch import Edit, Launch, Renewed, Variable
-from tools.serving.flags.read_shell import MOST, entry, launches
+from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable
+from tools.serving.flags.read_shell import MOST, SHELLS, entry, launches
 from tools.serving.flags.report import Entry
 from tools.serving.flags.words import Word, loose_split
 from tools.serving.flags.yaml_edits import Writing
@@ -23,6 +23,11 @@ LIKELY = re.compile(
     r"(?m)^[ \t]*(?:- )?(?:\"?(?:services|apiVersion|kind|image|command|args|entrypoint|containers)\"?)[ \t]*:"
 )
 _SERVER = ("python", "python3", "vllm", "serve", "-m", "-u", "vllm.entrypoints.openai.api_server")
+
+
+def _server(program: str) -> str:
+    """SGLang's start in place of vLLM's."""
+    return f"-m {MODULE}" if program.startswith("-m") else f"python3 -m {MODULE}"
 
 
 def yaml_launches(text: str) -> list[Launch]:
@@ -132,15 +137,38 @@ class _Container(Writing):
             for one in node.value if isinstance(node, yaml.SequenceNode) else []:
                 value = source(self.text, one) if isinstance(one, yaml.ScalarNode) else ""
                 if re.search(r"\s", value.strip()) and "vllm" in value:
-                    inner = launches(value)
+                    inner = launches(value, depth=1)
+                    if inner and name != "args" and args and any(word.text == "$@" for word in inner[0].words):
+                        return self._handed_on(one, value, inner[0], args)
                     if inner:
                         return self._within(one, value, inner[0])
         scalar = self.parts.get("args")
-        return self._whole_script(scalar) if isinstance(scalar, yaml.ScalarNode) else None
+        if isinstance(scalar, yaml.ScalarNode):
+            return self._whole_script(scalar)
+        if len(command) == 1 and command[0].split()[:1] and command[0].split()[0].rpartition("/")[2] in SHELLS:
+            return self._whole_script(self.parts["command"])
+        return None
+
+    def _handed_on(self, node: Any, value: str, inner: Launch, args: list[str]) -> Launch:
+        """A script that hands its arguments on with `"$@"`: they stay in `args`."""
+        around = [word for word in inner.words if word.text != "$@"]
+        given = [word for word in self._as_words(self.parts.get("args"), args) if word.text != "--"]
+        script = re.sub(
+            r"(?:\S*/)?\bvllm\s+serve\b|-m\s+vllm\.entrypoints\.\S+", lambda match: _server(match[0]), value
+        )
+        for word in around:
+            script = script.replace(f" {word.raw}", "", 1)
+
+        def edits(new: Renewed) -> list[Edit]:
+            told = self._sequence(self.parts["args"], new.words())
+            return [*self._surroundings(new, inner=True), self._scalar(node, script), told]
+
+        inner.form, inner.render, inner.words = self.form, edits, [*around, *given]
+        return inner
 
     def _whole_script(self, node: Any) -> Launch | None:
         value = source(self.text, node)
-        inner = launches(value)
+        inner = launches(value, depth=1)
         return self._within(node, value, inner[0]) if inner else None
 
     def _within(self, node: Any, value: str, inner: Launch) -> Launch:
@@ -166,6 +194,8 @@ class _Container(Writing):
             serve = True
             while words and words[0].text.rpartition("/")[2] in _SERVER:
                 words = words[1:]
+            if words and words[0].text.rpartition("/")[2] in SHELLS:
+                return None
             if words and not words[0].text.startswith("-") and "vllm" not in self.image.lower():
                 return None
         return Launch(form=self.form, words=words, render=self.edits, entries=self.entries, positional=serve)

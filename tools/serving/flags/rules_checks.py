@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.serving.flags.work import Work, finish, whole
+from tools.serving.flags.work import Work, finish, open_value, whole
 
 
 @finish(45)
@@ -24,6 +24,19 @@ def _without_speculation(work: Work, reason: str) -> None:
         if "--speculative-algorithm" in entry.result:
             entry.kind, entry.result, entry.cost = "none", "", 9
             entry.why = f"{reason}: speculation is left out, answers stay right, speed is lost. The choice is yours"
+
+
+@finish(44)
+def name_without_colon(work: Work) -> None:
+    """The served name is the model's where none is given, and may have no colon."""
+    model = work.model
+    if "--served-model-name" in work.flags or ":" not in model or "://" in model or open_value(model):
+        return
+    said = work.emit("--served-model-name", model.replace(":", "-"))
+    why = (
+        "SGLang refuses a colon in the served name, which is the model's unless one is given: clients must ask for this"
+    )
+    work.say("--served-model-name (not given)", "changed", said, why, cost=5).given = False
 
 
 @finish(46)

@@ -201,6 +201,8 @@ def quote(text: str) -> str:
     """A word as a shell wants it; `$VAR` and `${VAR}` stay expansions, within double quotes."""
     if text and re.fullmatch(r"(?:~/)?[\w@%+=:,./-]+", text, re.ASCII):
         return text
+    if re.fullmatch(r"\$\(.+\)|`[^`]+`", text, re.DOTALL):
+        return f'"{text}"'
     if _EXPANSION.search(text) and not re.search(r"[`'\"\\]", text):
         return f'"{text}"'
     if re.fullmatch(r"[\w@%+=:,./-]*\{\{[^'\"$`\\]*\}\}[\w@%+=:,./-]*", text):

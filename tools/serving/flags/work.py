@@ -157,7 +157,8 @@ def _is_text(option: Option) -> bool:
 
 def open_value(text: str) -> bool:
     """Whether a value still waits for something: a variable, a template, a placeholder."""
-    return bool(_VARIABLE.search(text) or "{{" in text or re.fullmatch(r"<.*>", text))
+    waits = _VARIABLE.search(text) or re.search(r"\$\(|`", text) or "{{" in text or re.fullmatch(r"<.*>", text)
+    return bool(waits)
 
 
 def whole(text: str) -> int | None:
