@@ -20,6 +20,7 @@ from agent.playbook_errors import together
 from agent.playbook_estimate import estimate
 from agent.playbook_params import type_of
 from agent.playbook_schema import Param, Playbook, Step, parse
+from agent.playbook_unknown import Unknown, unknown_to_a_dry_run
 from agent.playbook_yaml import read
 from agent.screen import screen
 from agent.tables import columns
@@ -121,7 +122,15 @@ def _would(board: Board, todo: BoardTodo, plan: Plan) -> dict[str, Any]:
         try:
             return render_tree(value, context)
         except TurnoutError:
-            return _EXPRESSION.sub(one, value) if isinstance(value, str) and "{%" not in value else value
+            if not isinstance(value, str):
+                return value
+            return branch(value) if "{%" in value else _EXPRESSION.sub(one, value)
+
+    def branch(text: str) -> str:
+        try:
+            return render(text, {**unknown_to_a_dry_run(), **context, "todos": Unknown("todos")})
+        except TurnoutError:
+            return text
 
     def one(expression: re.Match[str]) -> str:
         try:

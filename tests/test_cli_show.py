@@ -125,3 +125,13 @@ def test_a_reader_that_does_not_read_holds_nothing_up() -> None:
     lines = [json.loads(line) for line in pipe.getvalue().splitlines()]
     assert [line["seq"] for line in lines] == list(range(1000))
     assert lines[0].keys() == {"time", "seq", "kind", "actor", "id", "was", "now"}
+
+
+def test_a_dry_run_shows_the_command_of_a_branch_that_only_a_run_can_decide(tmp_path: Path) -> None:
+    """A text with `{% if %}` over results is shown as a command, with the results' names where they will stand."""
+    path = tmp_path / "p.yaml"
+    run = "x --port {{ port }}{% if todos.a.unit == 'u' %} --unit {{ todos.a.unit }}{% endif %}"
+    steps = ["{id: a, job: {host: local, run: x}}", f'{{id: b, after: a, job: {{host: local, run: "{run}"}}}}']
+    path.write_text("name: p\nparams: {port: 8000}\nsteps:\n" + "".join(f"  - {step}\n" for step in steps))
+    told = json.loads(turnout("run", str(path), "--dry-run", "--json").stdout)
+    assert told["todos"][1]["body"]["run"] == "x --port 8000 --unit {{ todos.a.unit }}"
