@@ -18,7 +18,7 @@ import secrets
 import sys
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.cookies import SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.FORBIDDEN, "open the address that `turnout view` printed\n", "text/plain")
             return
         try:
-            self._answer(asked.path)
+            self._answer(asked.path, parse_qs(asked.query))
         except NotFound as error:
             self._send(HTTPStatus.NOT_FOUND, error.render() + "\n", "text/plain")
         except TurnoutError as error:
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def _answer(self, path: str) -> None:
+    def _answer(self, path: str, query: Mapping[str, list[str]]) -> None:
         parts = path.strip("/").split("/")
         if parts == [""]:
             self._page(index(self.db.read(lambda conn: look.sessions(conn, everything=False, limit=200)), time.time()))
@@ -159,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             data = base64.b64encode(squeeze(_model(from_database(self.db, parts[1]))))
             self._send(HTTPStatus.OK, data.decode("ascii"), "text/plain")
         elif parts[0] == "s" and parts[2:] == ["events"]:
-            self._events(from_database(self.db, parts[1]))
+            self._events(from_database(self.db, parts[1]), known=query.get("rows", [""])[0])
         else:
             raise NotFound(f"there is no `{html.escape(path)}`", hint="`/` lists the sessions")
 
@@ -181,8 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _events(self, recording: Recording, sleep: Callable[[float], None] = time.sleep) -> None:
-        """A line whenever the session has grown. Read once a second, as `turnout watch` does."""
+    def _events(self, recording: Recording, *, known: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        """A line whenever the session has grown beyond the messages that the page has (`known`, their number).
+
+        Read once a second, as `turnout watch` does.
+        """
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Cache-Control", "no-store")
@@ -190,11 +193,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         until = time.monotonic() + EVENTS_FOR_S
+        grown = str(rows(recording)) != known
         while time.monotonic() < until:
-            grown = news(self.db, recording)
             self.wfile.write(b"data: more\n\n" if grown else b": nothing new\n\n")
             self.wfile.flush()
             sleep(POLL_S)
+            grown = news(self.db, recording)
+
+
+def rows(recording: Recording) -> int:
+    """The messages of a session and of its subagents."""
+    return len(recording) + sum(map(rows, recording.children))
 
 
 def _model(recording: Recording) -> dict[str, Any]:

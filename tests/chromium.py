@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 _FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --no-first-run --disable-sync"
     " --disable-background-networking --disable-component-update --disable-default-apps --disable-extensions"

@@ -185,3 +185,14 @@ def test_a_page_that_moves_stays_as_the_reader_left_it(
         zoom = "document.querySelector('.lanes-inner').style.getPropertyValue('--zoom')"
         assert float(browser.evaluate(zoom)) > 1.5
         assert browser.errors() == []
+
+
+def test_what_came_before_one_listened_is_told(server: ThreadingHTTPServer, db: Database) -> None:
+    """A page that was made before the newest message hears of it at once, and one that has it does not."""
+    first = {}
+    for rows in (3, 207):
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        connection.request("GET", f"/s/pivot234/events?rows={rows}", headers={"Cookie": cookie(server)})
+        first[rows] = connection.getresponse().readline()
+        connection.close()
+    assert first == {3: b"data: more\n", 207: b": nothing new\n"}

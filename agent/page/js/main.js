@@ -157,7 +157,14 @@ function start(model, kept) {
     if (found !== null) act.seek(found);
   }
   return {
-    state: () => ({ place, follow, lanes: lanes.state(), log: log.state(), detail: detail.shown() }),
+    state: () => ({
+      rows: m.rows.length,
+      place,
+      follow,
+      lanes: lanes.state(),
+      log: log.state(),
+      detail: detail.shown(),
+    }),
     leave() {
       document.removeEventListener("keydown", onKey);
       removeEventListener("beforeprint", onPrint);
@@ -186,7 +193,7 @@ function made(m) {
 
 /** Ask the server that sent this page for more, when it says that there is more. */
 function live(shown) {
-  const events = new EventSource("events");
+  const events = new EventSource(`events?rows=${shown.state().rows}`);
   let waits = false;
   async function more() {
     const began = performance.now();
