@@ -15,7 +15,7 @@ import anyio
 from rich.console import Console
 from rich.text import Text
 
-from agent.cli_frame import database, say, say_json
+from agent.cli_frame import database, note, say, say_json
 from agent.painter import plain
 from state.errors import UsageError
 from tools.serving.flags.report import Entry, Translation
@@ -109,6 +109,9 @@ def _on_host(
 
     with database(db) as opened:
         spec = opened.read(lambda conn: spec_for(conn, name))
+
+    if not version:
+        note(f"asking SGLang on {name} for its options; importing it may take a minute")
 
     async def ask() -> Translation:
         async with Host(spec) as host:

@@ -102,5 +102,5 @@ def shifted(launch: Launch, start: int) -> Launch:
 
 
 def image_for(version: str) -> str:
-    """SGLang's image of that version."""
-    return f"{IMAGE}:v{version}"
+    """SGLang's image of that version; of one that is no release the newest."""
+    return f"{IMAGE}:v{version}" if re.fullmatch(r"\d+(?:\.\d+)+(?:\.post\d+)?", version) else f"{IMAGE}:latest"

@@ -33,9 +33,7 @@ def name_without_colon(work: Work) -> None:
     if "--served-model-name" in work.flags or ":" not in model or "://" in model or open_value(model):
         return
     said = work.emit("--served-model-name", model.replace(":", "-"))
-    why = (
-        "SGLang refuses a colon in the served name, which is the model's unless one is given: clients must ask for this"
-    )
+    why = "SGLang refuses a colon in the served name, which is the model's by default: clients ask for this"
     work.say("--served-model-name (not given)", "changed", said, why, cost=5).given = False
 
 

@@ -17,6 +17,8 @@ RENAMED = {
     "VLLM_HOST_IP": "SGLANG_HOST_IP",
     "VLLM_CACHE_ROOT": "SGLANG_CACHE_DIR",
     "VLLM_USE_DEEP_GEMM": "SGLANG_ENABLE_JIT_DEEPGEMM",
+    "VLLM_PP_LAYER_PARTITION": "SGLANG_PP_LAYER_PARTITION",
+    "VLLM_SKIP_P2P_CHECK": "SGLANG_SKIP_P2P_CHECK",
     "VLLM_TORCH_PROFILER_DIR": "SGLANG_TORCH_PROFILER_DIR",
 }
 NEEDLESS = {
@@ -24,13 +26,14 @@ NEEDLESS = {
     "VLLM_SERVER_DEV_MODE": "SGLang offers its endpoints for development always",
     "VLLM_NO_USAGE_STATS": "SGLang sends no usage statistics",
     "VLLM_DO_NOT_TRACK": "SGLang sends no usage statistics",
-    "VLLM_USE_FLASHINFER_MOE_FP8": "see --moe-runner-backend",
 }
 LOST = {
     "VLLM_USE_V1": "a switch of vLLM's own engines",
     "VLLM_WORKER_MULTIPROC_METHOD": "SGLang always spawns",
     "VLLM_USE_V2_MODEL_RUNNER": "vLLM's own; it matters for which layers a drafter is fed, so measure acceptance",
     "VLLM_ENGINE_READY_TIMEOUT_S": "SGLang's start has no such limit",
+    "VLLM_NIXL_SIDE_CHANNEL_PORT": "near: --disaggregation-bootstrap-port",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "SGLang's bootstrap server tells the address",
     "VLLM_RPC_TIMEOUT": "SGLang has --watchdog-timeout",
     "VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS": "no such switch in SGLang",
 }
