@@ -8,7 +8,9 @@ other sessions from writing. A session that was not read to its end is removed a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -60,7 +62,8 @@ class Importer:
         story = Story(found.format, writer.add, self.id_of, self.losses, parent)
         story.child = lambda child: done.children.append(self.store(child, session))
         try:
-            found.tell(story)
+            with _no_collection():
+                found.tell(story)
             writer.flush()
         except BaseException:
             for one in done.all():
@@ -68,6 +71,18 @@ class Importer:
             raise
         done.counts, done.title = story.counts, writer.title
         return done
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let the garbage collector rest: records make no circles, and looking through them takes an eighth of the time."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Batches:
