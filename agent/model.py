@@ -84,6 +84,7 @@ class Model:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self._client: Any = None
+        self._connecting = anyio.Lock()
 
     async def ask(self, request: Request, hear: Hear | None = None) -> Answer:
         """One attempt. Raises `ModelError` with a kind, and whether another attempt may help."""
@@ -124,10 +125,11 @@ class Model:
         return self.config.base_url or self.config.provider
 
     async def _connected(self) -> Any:
-        if self._client is None:
-            # In a thread: the SDK takes half a second to import and reads credentials and certificates from files.
-            self._client = await anyio.to_thread.run_sync(_client, self.config)
-        return self._client
+        async with self._connecting:
+            if self._client is None:
+                # In a thread: the SDK takes half a second to import, and reads credentials and certificates from files.
+                self._client = await anyio.to_thread.run_sync(_client, self.config)
+            return self._client
 
 
 def _client(config: ModelConfig) -> Any:

@@ -4,7 +4,7 @@
     async with thinker(db, session, config, hosts, view) as think:       # None without a model
         Dispatcher(..., think=think)
 
-Without a model, and when the model cannot be reached, the fallbacks of research steps do the work. The parts that only a
+Without a model, and when the model cannot be reached, fallbacks of research steps do the work. The parts that only a
 model needs are imported only then.
 """
 
