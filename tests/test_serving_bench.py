@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.standin_engine import StandIn
+from tests.standin_engine import _SGLANG, Handler, StandIn
 from tools.serving.bench import compare, counters, figures, passes, prompts, report
 from tools.serving.bench.__main__ import main
 from tools.serving.bench.adapters import Answer
@@ -61,6 +61,17 @@ def test_acceptance_is_counted_as_the_drafter_was_scripted(asked: Path, engine: 
         assert low < found["acceptance"]["length"] < high
     else:
         assert found["acceptance"]["interval"] is None
+
+
+def test_a_tokenizer_that_breaks_sglangs_answer_is_named(
+    asked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang 0.5.14 answers 500 to `/tokenize` when the tokenizer names no length: the remedy says which file."""
+    monkeypatch.setattr(Handler, "tokenize", lambda self, _: self._say(500, "Internal Server Error"))
+    monkeypatch.setitem(_SGLANG, "/tokenize", Handler.tokenize)
+    with StandIn("sglang") as server:
+        assert main(["--url", server.url, "--set", f"sums={asked}"]) == 1
+    assert "`model_max_length` in the model's tokenizer_config.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -31,6 +31,7 @@ KNOWN = (
     ("eagle3", "sglang", "SGLang #6783", "a drafter config with a short context ends long answers' speculation"),
     ("serve", "sglang", "defaults", "it listens on 127.0.0.1:30000, not 0.0.0.0:8000; /metrics is off"),
     ("serve", "sglang", "answers", "`reasoning` is called `reasoning_content`, `stop_reason` `matched_stop`"),
+    ("serve", "sglang", "0.5.14", "/tokenize answers 500 if the tokenizer names no `model_max_length`"),
     ("serve", "sglang", "limits", "with speculation at most 48 requests run at once, unless that is set"),
 )
 """What it concerns, the engine, where it is told, and what an operator sees."""

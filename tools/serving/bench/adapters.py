@@ -86,8 +86,15 @@ class Sglang:
         return _answers(lambda: self.server.get("/health_generate", timeout_s=30))
 
     def tokenize(self, **what: Any) -> list[int]:
-        """Token ids of `messages=` through the chat template, or of `prompt=`."""
-        return _tokens(self.server.post("/tokenize", what))
+        """Token ids of `messages=` through the chat template, or of `prompt=`. Raises BenchError with a remedy."""
+        try:
+            return _tokens(self.server.post("/tokenize", what))
+        except Refused as error:
+            if error.status != 500:
+                raise
+            # 0.5.14 puts the tokenizer's `model_max_length` into the answer, and 10^30 stands for "not said".
+            remedy = "set `model_max_length` in the model's tokenizer_config.json, if it is missing or huge"
+            raise BenchError(str(error), remedy) from error
 
     def flush(self) -> bool:
         """Empty the prefix cache. Raises BenchError while other requests run."""
