@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.cli_frame import database, note, say, say_json
-from agent.painter import plain
 from state.errors import UsageError
 from tools.serving.flags.report import Entry, Translation
 from tools.serving.flags.translate import MOST, translate
+from tools.shell import clean_text
 
 _MARKS = {
     "none": ("✘", "lost", "bold red"),
@@ -121,6 +121,11 @@ def _on_host(
     return anyio.run(ask)
 
 
+def plain(text: str) -> str:
+    """Text from elsewhere in one safe line: no control sequence, no line break."""
+    return " ".join(clean_text(text.encode("utf-8", "replace")).split("\n"))
+
+
 def tell(found: Translation) -> None:
     """The command for pasting, then the report, most dangerous first."""
     text = found.command if found.command is not None else ""
@@ -132,7 +137,8 @@ def tell(found: Translation) -> None:
     if found.refused:
         console.print(Text.assemble(("refused  ", "bold red"), plain(found.refused)), soft_wrap=True)
         console.print(Text("what there is of it, not for use:", "dim"))
-        console.print(Text(plain((found.draft or "").rstrip("\n")), "dim"), soft_wrap=True)
+        for row in (found.draft or "").rstrip("\n").split("\n"):
+            console.print(Text(plain(row), "dim"), soft_wrap=True)
     console.print()
     for line in _report(found.entries, width, console.options.ascii_only):
         console.print(line, soft_wrap=True)
