@@ -9,6 +9,7 @@ tokenised again does not always give the same ids, and a drafter trained on othe
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
@@ -62,7 +63,12 @@ class Endpoints:
         Raises StepError when a server refuses a request, or gives no token ids, or is gone.
         """
         turn = itertools.cycle(self._servers)
-        with ThreadPoolExecutor(self._concurrency, thread_name_prefix="endpoint") as pool:
+        with (
+            contextlib.ExitStack() as connections,
+            ThreadPoolExecutor(self._concurrency, thread_name_prefix="endpoint") as pool,
+        ):
+            for server in self._servers:
+                connections.callback(server.close)  # once the threads have ended
             running: dict[Future[Answer], int] = {}
             todo = iter(enumerate(requests))
             try:
@@ -95,8 +101,18 @@ class Server:
         self.url, self._local = url, threading.local()
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._base = parts.path.rstrip("/").removesuffix("/v1")
-        self._native = self._call("GET", "/model_info", None)[0] == 200
-        self._name = None if self._native else self._served_name()
+        self._connections: list[http.client.HTTPConnection] = []
+        try:
+            self._native = self._call("GET", "/model_info", None)[0] == 200
+            self._name = None if self._native else self._served_name()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections of all threads; the next request opens one."""
+        while self._connections:
+            self._connections.pop().close()
+        self._local = threading.local()
 
     def answer(self, request: Request) -> Answer:
         """Its answer to `request`."""
@@ -152,7 +168,7 @@ class Server:
                 if status < 500 or attempt == TRIES:
                     return status, text
             except (OSError, http.client.HTTPException) as error:
-                self._local.connection = None
+                self._drop()
                 if attempt == TRIES:
                     raise StepError(
                         f"`{self.url}` does not answer after {TRIES} tries: {error!r}",
@@ -162,11 +178,19 @@ class Server:
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
+    def _drop(self) -> None:
+        """Close this thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+        self._local.connection = None
+
     def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             connection = self._local.connection = kind(self._host, self._port, timeout=TIMEOUT)
+            self._connections.append(connection)
         connection.request(method, self._base + path, body, {"Content-Type": "application/json"} if body else {})
         response = connection.getresponse()
         return response.status, response.read()

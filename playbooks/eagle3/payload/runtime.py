@@ -180,6 +180,9 @@ def set_up_torch(config: Config) -> torch.device:
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with a fixed workspace
+        torch.use_deterministic_algorithms(True, warn_only=True)
     name = config.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
