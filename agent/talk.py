@@ -45,15 +45,15 @@ from agent.speaker import Speaker
 from agent.state import SessionState
 from agent.subagent import Subagents
 from agent.tell import Tell
-from agent.transcript import Block, Transcript
+from agent.transcript import Block
+from agent.transcript_load import read_transcript
 from state import changes as c
 from state import owner
 from state.changes import Change
-from state.conversation import SPOKEN
 from state.db import Database
 from state.errors import ModelError, UsageError
 from state.log import append
-from state.models import Message, Session, table
+from state.models import Session, Todo, table
 from tools.jobs import ContactEvent, JobState
 from tools.permissions import Policy, default_policy
 
@@ -308,19 +308,13 @@ class _Stored:
     def __init__(self, conn: Connection, session: str, *, thinks: bool) -> None:
         self.state = load(conn, session, thinks=thinks)
         self.spent = spent_by(conn, session)
-        sessions, messages = table(Session).c, table(Message)
+        sessions = table(Session).c
         self.created: float = conn.execute(select(sessions.created).where(sessions.id == session)).scalar_one()
-        self.transcript = Transcript()
-        kinds = select(messages.c.seq, messages.c.kind, messages.c.payload).where(messages.c.session == session)
-        spoken = kinds.where(messages.c.kind.in_(SPOKEN)).order_by(messages.c.seq)
-        for seq, kind, payload in conn.execute(spoken):
-            self.transcript.take(seq, kind, payload)
+        self.transcript = read_transcript(conn, session)
         self.started = {row.id: row.started for row in conn.execute(_started(session)) if row.started is not None}
 
 
 def _started(session: str) -> Any:
-    from state.models import Todo
-
     todos = table(Todo).c
     return select(todos.id, todos.started).where((todos.session == session) & (todos.status == "in_progress"))
 

@@ -37,6 +37,8 @@ from tests.talking import Face
 CHILDREN = 20
 TURN_S = 1.0
 MESSAGES = 20_000
+SUMMARY_EVERY = 400
+"""Turns between two summaries: at about 300 tokens a turn, those that a window of 200,000 holds at its four fifths."""
 
 
 def config(server: ScriptedModel) -> Config:
@@ -88,7 +90,7 @@ async def children(db: Database, server: ScriptedModel) -> dict[str, float]:
 
 
 def conversation(number: int) -> list[Change]:
-    """A long conversation: words, calls, tool results."""
+    """A long conversation: words, calls, tool results, and the summaries that its length calls for."""
     changes: list[Change] = []
     usage = {"input": 1000, "output": 50, "cache_read": 0, "cache_write": 0}
     for turn in range(number // 5):
@@ -103,6 +105,8 @@ def conversation(number: int) -> list[Change]:
             talk.tool_answered(call, f"toolu_{turn}", "read", "127.0.0.1 localhost\n" * 40),
             talk.notice_raised(f"n{turn}", "todo ended", about={"todo": "x"}),
         ]
+        if turn % SUMMARY_EVERY == SUMMARY_EVERY - 1:
+            changes.append(talk.conversation_compacted("What was wanted, found and decided. " * 100, len(changes) + 1))
     return changes
 
 

@@ -21,10 +21,11 @@ from agent.config import Budget, Config
 from agent.model_calls import Patience
 from agent.scripted import ScriptedModel, complain
 from agent.transcript import Transcript
+from agent.transcript_load import read_transcript
 from state import conversation as c
-from state.changes import Change
+from state.changes import Change, session_created
 from state.db import Database
-from state.log import rebuild, snapshot
+from state.log import append, rebuild, snapshot
 from tests.talking import Face, configured, log_of, play, talking
 
 
@@ -106,7 +107,7 @@ def logs(draw: st.DrawFn) -> list[Change]:
         if draw(st.booleans()):
             changes.append(c.notice_raised(f"n{len(changes)}", "todo ended", about={"todo": "x"}))
         notices = [x.payload["id"] for x in changes if x.kind == "notice.raised"][-1:]
-        through = draw(st.integers(0, len(changes)))
+        through = len(changes) + 1 - draw(st.integers(0, 2))  # numbered from 1, behind the session's creation
         request = {"through": through, "notices": notices, "messages": 1}
         changes.append(c.model_asked(call, model="m", purpose="turn", request=request))
         ending = draw(st.sampled_from(["answer", "answer", "answer", "fail", "die"]))
@@ -123,8 +124,24 @@ def logs(draw: st.DrawFn) -> list[Change]:
         changes.append(c.model_answered(call, model="m", content=[*text, *uses], stop_reason=stop, usage={}, cost=None))
         changes += [c.tool_answered(call, u["id"], "run", "ok") for u in uses if draw(st.integers(0, 4))]
         if draw(st.integers(0, 5)) == 0:
-            changes.append(c.conversation_compacted("what was", draw(st.integers(0, len(changes)))))
+            changes.append(c.conversation_compacted("what was", len(changes) + 1))
     return changes
+
+
+@settings(max_examples=100, deadline=None)
+@given(log=logs())
+def test_a_long_log_is_read_from_its_newest_summary_as_if_it_were_read_whole(log: list[Change]) -> None:
+    """What is skipped on a resume is nothing that the model would see."""
+    db = Database.open("sqlite://")
+    created = session_created(kind="chat", title="t", playbook=None, source=None, parent=None, settings={})
+    whole = Transcript()
+    for seq, change in enumerate([created, *log], 1):
+        db.write(lambda conn, change=change: append(conn, "s", [change], 1.0))
+        whole.take(seq, change.kind, change.payload)
+        read_back = db.read(lambda conn: read_transcript(conn, "s"))
+        assert read_back.messages() == whole.messages()
+        assert (read_back.calls, read_back.has_news) == (whole.calls, whole.has_news)
+    db.close()
 
 
 @settings(max_examples=300, deadline=None)
