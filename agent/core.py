@@ -102,9 +102,10 @@ class Core:
         if seen.state in ("exited", "lost", "refused"):
             self.state.release(job)
             self._job_ended(job, seen)
+            self.look_at(self.state.graph[job.todo])  # it may have waited for this attempt to be gone
 
     def _service_ready(self, job: JobInfo, seen: JobSeen) -> None:
-        if self._is_running(job.todo):
+        if self._is_tried_by(job):
             result = {**(seen.output or {}), "job": job.id, "host": job.host}
             self._end(job.todo, "completed", result=result)
 
@@ -112,8 +113,8 @@ class Core:
         for waiting in self.state.stops.pop(job.id, ()):
             if self._is_running(waiting):
                 self._end(waiting, "completed", result={"job": job.id, "ended": seen.state})
-        if not self._is_running(job.todo):
-            return  # cancelled before, or a service that had become ready
+        if not self._is_tried_by(job):
+            return  # cancelled before, perhaps begun anew since, or a service that had become ready
         if seen.failure is None and job.is_service:
             self._fail(job.todo, "failed", f"ended before it was ready: {seen.reason}", seen.output)
         elif seen.failure is None:
@@ -198,6 +199,7 @@ class Core:
             transitions = self.state.graph.reset(todo)
         except GraphError:
             return False
+        self.kill(todo, "to be tried again")
         for t in transitions:
             info = self.state.todos[t.id]
             info.attempts_before, info.result, info.reason = info.attempts, None, None
@@ -330,8 +332,9 @@ class Core:
         self.emit(c.todo_status(todo, t.was, t.now, attempt=info.attempts, host=host))
 
     def _submit(self, todo: str, info: TodoInfo, context: Mapping[str, Any]) -> None:
-        host = info.host
-        assert host is not None
+        if info.host is None:
+            self.state.place(todo)  # it could not be placed when it was queued, and this says why
+        host = str(info.host)
         gpus = self.state.choose_gpus(host, info.gpus)
         spec = job_spec(todo, info.body, {**context, "attempt": info.attempts + 1}, self.state, gpus)
         id = job_id(self.state.session, todo, info.attempts + 1)
@@ -388,6 +391,11 @@ class Core:
 
     def _is_running(self, todo: str) -> bool:
         return self.state.graph[todo].status == "in_progress"
+
+    def _is_tried_by(self, job: JobInfo) -> bool:
+        """Whether the todo runs, and this job is its present attempt: an older one may be long in ending."""
+        attempts = self.state.todos[job.todo].attempts
+        return self._is_running(job.todo) and job.id == job_id(self.state.session, job.todo, attempts)
 
     def _session(self, status: str, reason: str | None) -> None:
         self.state.status, self.state.reason = status, reason

@@ -145,7 +145,7 @@ def _gpus(settings: Mapping[str, Any], facts: Mapping[str, Any]) -> list[int] | 
 def _load_jobs(conn: Connection, state: SessionState) -> None:
     jobs = table(Job)
     live = select(jobs).where((jobs.c.session == state.session) & jobs.c.state.not_in(JOB_ENDED))
-    for row in conn.execute(live):
+    for row in conn.execute(live.order_by(jobs.c.attempt)):  # the newest attempt of a todo is the one it counts on
         job = JobInfo(
             id=row.id,
             todo=row.todo,

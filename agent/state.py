@@ -210,8 +210,8 @@ class SessionState:
     # Waiting
 
     def enqueue(self, node: Node) -> None:
-        """Put a ready todo where it waits for its turn."""
-        if node.id in self._queued:
+        """Put a ready todo where it waits for its turn; not before the job of an attempt that was given up has ended."""
+        if node.id in self._queued or self.live_job(node.id) is not None:
             return
         self._queued.add(node.id)
         heappush(self._queues.setdefault(self._queue_of(node.id), []), (node.rank, node.id))
@@ -233,12 +233,19 @@ class SessionState:
         if kind != "job":
             return "now", ""
         try:
-            context = self.context(todo)
-            info.host = str(render_tree(info.body["host"], context))
-            info.gpus = render_tree(info.body.get("gpus") or 0, context)
+            return ("gpu" if self.place(todo) else "cpu"), str(info.host)
         except TurnoutError:
+            info.host = None
             return "now", ""  # starting it meets the same error and fails the todo with it
-        return ("gpu" if info.gpus else "cpu"), info.host
+
+    def place(self, todo: str) -> int | str:
+        """Find out on which host a job is to run and how many GPUs it wants. Raises `TurnoutError` if it cannot be told."""
+        info, context = self.todos[todo], self.context(todo)
+        host = str(render_tree(info.body["host"], context))
+        gpus = render_tree(info.body.get("gpus") or 0, context) or 0
+        self._wanted(host, gpus, [])
+        info.host, info.gpus = host, gpus
+        return info.gpus
 
     def next_ready(self) -> str | None:
         """Take the todo that should start next, or `None` when all that is ready must wait for a limit."""
@@ -312,13 +319,12 @@ class SessionState:
     def _wanted(host: str, want: int | str, known: list[int]) -> int:
         if want == "all":
             return max(1, len(known))
-        try:
-            return int(want)
-        except ValueError:
+        if isinstance(want, bool) or not str(want).isdecimal() or len(str(want)) > 4:
             raise UsageError(
-                f"`gpus: {want}` on host `{host}` is no number",
-                hint="give a number, or `all` for every GPU of the host",
-            ) from None
+                f"`gpus: {str(want)[:40]}` on host `{host}` is no number of GPUs",
+                hint="give a whole number, or `all` for every GPU of the host",
+            )
+        return int(want)
 
     # What a job and a template see
 

@@ -22,7 +22,10 @@ _messages, _sessions = table(Message), table(Session)
 _RESERVE = (
     update(_sessions)
     .where(_sessions.c.id == bindparam("session"))
-    .values(next_seq=_sessions.c.next_seq + bindparam("n"), updated=bindparam("now"))
+    .values(
+        next_seq=_sessions.c.next_seq + bindparam("n"),
+        updated=case((_sessions.c.updated > bindparam("now"), _sessions.c.updated), else_=bindparam("now")),
+    )
     .returning(_sessions.c.next_seq)
 )
 
@@ -108,8 +111,10 @@ def rebuild(conn: Connection) -> int:
     """Empty every projected table and fill it from the log alone. Returns the number of messages read."""
     for model in PROJECTED:
         conn.execute(delete(table(model)))
-    # Across sessions the order is that of time: hosts and leases are shared by all.
-    query = select(_messages).order_by(_messages.c.time, _messages.c.session, _messages.c.seq)
+    # Across sessions the order is that of time: hosts and leases are shared by all. Within one it is that of the log,
+    # also where the clock was set back meanwhile.
+    moment = func.max(_messages.c.time).over(partition_by=_messages.c.session, order_by=_messages.c.seq)
+    query = select(_messages).order_by(moment, _messages.c.session, _messages.c.seq)
     count = 0
     for row in conn.execute(query).all():
         project(conn, row.session, row.kind, [row.payload], row.time)

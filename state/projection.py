@@ -49,7 +49,7 @@ def _session_created(conn: Connection, session: str, p: Payload, time: float) ->
 def _session_status(conn: Connection, session: str, p: Payload, time: float) -> None:
     conn.execute(
         update(_sessions).where(_sessions.c.id == session),
-        {"status": p["status"], "reason": p.get("reason"), "updated": time},
+        {"status": p["status"], "reason": p.get("reason")},
     )
 
 
