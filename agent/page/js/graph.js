@@ -160,15 +160,15 @@ function makeGraph(m, act) {
       if (single) {
         const status = statusAt(single, at)?.[1];
         const seen = look(single, status);
-        g.setAttribute("class", `box st-${seen}`);
-        state.textContent = MARKS[status] || "·";
+        put(g, "class", `box st-${seen}`);
+        say(state, MARKS[status] || "·");
         const attempt = single.attempts.filter((a) => a[0] <= now).pop();
         const took = attempt ? duration(Math.min(attempt[1] ?? now, now) - attempt[0]) : "";
         const kind = node.kind === "job" ? "" : node.kind;
         const words = [kind, status === "pending" ? "waits" : took || WORDS[status] || status || ""]
           .filter(Boolean)
           .join(" · ");
-        under.textContent = cut(words, Math.floor((size.w - 32) / 5.6));
+        say(under, cut(words, Math.floor((size.w - 32) / 5.6)));
       } else {
         const states = node.todos.map((t) => statusAt(t, at)?.[1]);
         const ended = states.filter((x) => TERMINAL.has(x)).length;
@@ -181,16 +181,16 @@ function makeGraph(m, act) {
               : states.some(Boolean)
                 ? "pending"
                 : "unborn";
-        g.setAttribute("class", `box st-${status}`);
-        state.textContent = MARKS[status] || "·";
-        under.textContent = `${ended} of ${states.length}`;
-        bar.setAttribute("width", String((size.w * ended) / states.length));
+        put(g, "class", `box st-${status}`);
+        say(state, MARKS[status] || "·");
+        say(under, `${ended} of ${states.length}`);
+        put(bar, "width", String((size.w * ended) / states.length));
       }
     }
     for (const [line, edge] of lines) {
       const states = edge.pairs.map(([src, on]) => edgeAt(m, src, on, at));
       const state = states.includes("open") ? "open" : states.includes("met") ? "met" : "dead";
-      line.setAttribute("class", `edge on-${edge.on} ${state}`);
+      put(line, "class", `edge on-${edge.on} ${state}`);
     }
   }
 

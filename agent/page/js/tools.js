@@ -17,6 +17,14 @@ function fill(node, props, children) {
   return node;
 }
 
+/** Set an attribute, or a text, only when it is another one: the browser then has nothing to lay out anew. */
+function put(node, name, value) {
+  if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+}
+function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** An HTML element: h("b", {class: "x"}, "text", node, ...). */
 const h = (tag, props, ...children) => fill(document.createElement(tag), props, children);
 
