@@ -173,7 +173,9 @@ def _copy(folder: Path) -> None:
 
 
 async def _only_one(host: Host, name: str) -> int:
-    running = [one for one in facts(await host.probe())["engines_running"] if one["engine"] == name and one["ports"]]
+    running = [one for one in facts(await host.probe())["engines_running"] if one["engine"] == name]
+    # Whose ports another user may not see is a server all the same.
+    running = [one for one in running if one["ports"]] or running
     mains = [one for one in running if not any(other["pid"] == one["parent"] for other in running)]
     if len(mains) == 1:
         return int(mains[0]["pid"])
