@@ -94,6 +94,7 @@ class Chat:
     board: Board
     conversation: Conversation = field(default_factory=Conversation)
     attended: bool = True
+    yes: bool = False
     setup_hint: tuple[str, ...] = ()
     talk: Any = None
     status: Status = field(default_factory=Status)
@@ -230,11 +231,14 @@ class Chat:
 
     def asked(self, todo: str, question: str, default: str) -> None:
         """A todo wants an answer. Without anybody to ask it is no."""
+        if self.yes and self.talk is not None:
+            self.talk.answer(todo, "yes", by="--yes")
+            return
         if not self.attended:
             words = Text(f"? {todo} asks: {question} No: there is {NOBODY}.", "magenta")
             self.conversation.event(words, seq=None, time=time.time())
             if self.talk is not None:
-                self.talk.answer(todo, "no", NOBODY, by=NOBODY)
+                self.talk.answer(todo, "no", by=NOBODY)
             return
         asked = self._question(todo, question, default)
         self.questions[todo] = asked

@@ -63,6 +63,7 @@ async def _plain(url: str | None, wanted: str | None, yes: bool) -> Left:
         config = await anyio.to_thread.run_sync(load_config)
         session, busy = await anyio.to_thread.run_sync(lambda: take(db, wanted, yes=yes))
         chat = await open_chat(db, session, attended=terminal and not busy)
+        chat.yes = yes
         face = PlainFace(chat, echo=not terminal)
         face.begin(busy, terminal=terminal)
         try:

@@ -11,7 +11,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from typing import TextIO
 
 import anyio
@@ -94,13 +96,14 @@ class PlainFace:
 
     async def read(self, source: TextIO, *, terminal: bool) -> None:
         """Take lines from `source` until it ends or the chat is left."""
-        feed = _Feed(source)
         async with anyio.create_task_group() as group:
             group.start_soon(self._leave_ends, group.cancel_scope)
-            async for line in feed:
+            async for line in _feed(source).lines():
                 if self._echo:
                     self._lines.put(f"> {line}")
                 await self.chat.enter(line)
+                if self._left.is_set():
+                    return
             if terminal:
                 self.leave(0)
             else:
@@ -178,25 +181,48 @@ class PlainFace:
 
 
 class _Feed:
-    """Lines of a file, read by a thread: a file, a pipe and a terminal cannot be waited for in one way."""
+    """Lines of a file, read by a thread: a file, a pipe and a terminal cannot be waited for in one way.
+
+    There is one for each file, for as long as the process lives: a line that was read ahead when a chat was left is for
+    the chat that comes after it.
+    """
 
     AHEAD = 100
 
     def __init__(self, source: TextIO) -> None:
         self._source = source
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._lines: deque[str | None] = deque()
         self._room = threading.Semaphore(self.AHEAD)
-        self._loop = asyncio.get_running_loop()
+        self._wake: Callable[[], object] = lambda: None
         threading.Thread(target=self._read, name="turnout-input", daemon=True).start()
 
-    async def __aiter__(self) -> AsyncIterator[str]:
-        while (line := await self._lines.get()) is not None:
-            self._room.release()
-            yield line
+    async def lines(self) -> AsyncIterator[str]:
+        """The lines from here on, until the file ends."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(news.set)
+        while True:
+            news.clear()
+            while self._lines:
+                line = self._lines[0]
+                if line is None:
+                    return
+                self._lines.popleft()
+                self._room.release()
+                yield line
+            await news.wait()
 
     def _read(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody reads any more
-            for line in self._source:
-                self._room.acquire()
-                self._loop.call_soon_threadsafe(self._lines.put_nowait, line.rstrip("\n"))
-            self._loop.call_soon_threadsafe(self._lines.put_nowait, None)
+        for line in self._source:
+            self._room.acquire()
+            self._put(line.rstrip("\n"))
+        self._put(None)
+
+    def _put(self, line: str | None) -> None:
+        self._lines.append(line)
+        with contextlib.suppress(RuntimeError):  # that loop has ended: the next one looks for itself
+            self._wake()
+
+
+@cache
+def _feed(source: TextIO) -> _Feed:
+    return _Feed(source)

@@ -63,7 +63,7 @@ class ScreenSession:
             chat = await open_chat(db, session, attended=not busy)
             if self.chat is None or chat.board.seq > self.chat.board.seq + 1:  # more than our taking it over
                 self._show(chat)
-            self.chat.attended = not busy
+            self.chat.attended, self.chat.yes = not busy, app.yes
             self._welcome(busy)
             try:
                 async with anyio.create_task_group() as group:

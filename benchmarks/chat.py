@@ -185,7 +185,7 @@ def main() -> None:
             Aim(f"a keystroke while {options.jobs} jobs write", figures["keystroke_ms"], "<", 50, "ms"),
         ]
         raw = {"first_paint_s": paints, "resume_s": resumes, "keystroke_s": keys}
-        save("chat", folder, aims, figures, raw=raw, idle_before_and_after=[quiet])
+        save("chat", folder, aims, figures, raw=raw, idle_before_and_after=quiet)
 
 
 if __name__ == "__main__":

@@ -127,6 +127,24 @@ def test_a_session_that_another_process_drives_is_only_watched(tmp_path: Path) -
     driver.communicate(timeout=60)
 
 
+def test_one_chat_goes_on_with_another_session(tmp_path: Path) -> None:
+    """`/resume ID` leaves this session and takes up that one; lines that were typed ahead are its lines."""
+    _, said = chat("/todo add first run='true'")
+    first = session_of(said)
+    code, said = chat("/todo add second run='true'", f"/resume {first}", "/session", "/todo first")
+    assert f"session {first}: " in said
+    assert re.search(r"status +completed", said)
+    assert code == 0
+
+
+def test_yes_answers_in_a_session_that_is_come_back_to(tmp_path: Path) -> None:
+    """`--yes` is this process's word and not the session's: it holds for what is asked again after a resume."""
+    _, said = chat(f"/run {playbook(tmp_path, ASKS)}")
+    done = turnout("chat", session_of(said), "--plain", "--yes", stdin="/todo retry leave\n")
+    assert "answered yes by --yes" in done.stdout
+    assert done.returncode == 0
+
+
 def test_a_conversation_in_which_nothing_was_asked_is_not_resumed() -> None:
     """Opening the chat and leaving it leaves no session that `turnout resume` would go back to."""
     assert chat("/help")[0] == 0
