@@ -221,9 +221,41 @@ def test_a_unit_stays_a_unit() -> None:
     assert "-tp 2" not in text
 
 
+def test_a_manifest_in_json_stays_json() -> None:
+    """What `kubectl get -o json` prints can be given back to `kubectl apply`."""
+    server_container = {"image": "vllm/vllm-openai", "args": ["--model=m"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [server_container]}}
+    container = json.loads(translate(json.dumps(pod, indent=2)).command or "")["spec"]["containers"][0]
+    assert container["command"] == ["python3", "-m", "sglang.launch_server"]
+    assert container["args"][:2] == ["--model-path", "m"]
+    assert container["image"].startswith("lmsysorg/sglang:")
+
+
+def test_a_unit_of_podman_stays_one() -> None:
+    """A quadlet's image has no server as its entry point, so the whole command is written."""
+    unit = (
+        "[Container]\nImage=docker.io/vllm/vllm-openai:latest\nEnvironment=VLLM_USE_V1=1\nExec=--model m -tp 2\nX=y\n"
+    )
+    text = translate(unit).command or ""
+    assert "Exec=python3 -m sglang.launch_server --model-path m --host 0.0.0.0 --port 8000 --tp-size 2\nX=y\n" in text
+    assert "VLLM" not in text
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        json.dumps(
+            [
+                {
+                    "Config": {
+                        "Image": "vllm/vllm-openai",
+                        "Entrypoint": ["vllm", "serve"],
+                        "Env": ["PATH=/bin"],
+                        "Cmd": ["org/m", "-tp", "2", "--max-model-len=4096", "--hf-overrides", '{"a": "b c"}'],
+                    }
+                }
+            ]
+        ),
         '[vllm serve org/m --max-model-len=4096 -tp 2 --hf-overrides {"a": "b c"}]',
         "cmd: ['vllm', 'serve', 'org/m', '-tp', '2', '--max-model-len', '4096', '--hf-overrides', '{\"a\": \"b c\"}']",
         "vllm\0serve\0org/m\0-tp\0" + "2\0--max-model-len\0" + '4096\0--hf-overrides\0{"a": "b c"}\0',

@@ -87,7 +87,7 @@ def arguments(text: str | None) -> list[str]:
     return words[words.index("sglang.launch_server") + 1 :]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(flags(), st.booleans())
 def test_what_vllm_takes_becomes_what_sglang_takes(chosen: list[tuple[str, list[str]]], joined: bool) -> None:
     """A generated command is translated, SGLang's parser takes the result, and each flag is said exactly once."""
@@ -117,7 +117,7 @@ PIECES += ["\n", "\\\n", "\\", "\t", "\0", "|", "args:\n", "[Service]\n", "<<EOF
 TEXTS = st.one_of(st.text(max_size=300), st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS)
 @example("vllm serve M --speculative-config '{'")
 @example("image: vllm\nargs: [&a x, *a]\n")

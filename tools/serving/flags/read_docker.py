@@ -6,10 +6,12 @@ image has none, so the whole command is written there.
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, image_for, lines
 from tools.serving.flags.report import HIDDEN, Entry, is_secret
@@ -220,9 +222,29 @@ def past(text: str, place: int) -> int:
     return match.end() if match else place
 
 
-def inspected(raw: Mapping[str, object]) -> list[str]:
-    """The command of a container as `docker inspect` tells it: its entry point and arguments."""
-    config = raw.get("Config")
-    config = config if isinstance(config, dict) else {}
-    parts = [config.get("Entrypoint") or [], config.get("Cmd") or []]
-    return [str(word) for part in parts if isinstance(part, list) for word in part]
+def inspected(text: str) -> list[Launch]:
+    """The containers of vLLM that `docker inspect` tells of: entry point, arguments and environment."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    found = []
+    for one in told if isinstance(told, list) else [told]:
+        config = one.get("Config") if isinstance(one, dict) else None
+        if isinstance(config, dict) and "vllm" in json.dumps(config).lower():
+            found.append(_inspected(text, config))
+    return found
+
+
+def _inspected(text: str, config: Mapping[str, Any]) -> Launch:
+    words = [str(word) for part in ("Entrypoint", "Cmd") for word in config.get(part) or ()]
+    while words and os.path.basename(words[0]) in _ENTRY:
+        words = words[1:]
+    pairs = [str(one).partition("=") for one in config.get("Env") or ()]
+    program = f"python3 -m {MODULE}"
+    return Launch(
+        form="log",
+        words=[Word(word, word) for word in words],
+        render=lambda new: [(0, len(text), lines(program, new))],
+        environment=[Variable(name, value) for name, _, value in pairs if name not in ("PATH", "LD_LIBRARY_PATH")],
+    )

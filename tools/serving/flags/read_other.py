@@ -10,15 +10,17 @@ from typing import Any
 import yaml
 
 from tools.serving.flags.items import resolve
-from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, lines, python_of
-from tools.serving.flags.read_docker import docker_launch, docker_run
+from tools.serving.flags.launch import MODULE, Edit, Launch, Renewed, Variable, image_for, lines, python_of
+from tools.serving.flags.read_docker import docker_launch, docker_run, inspected
 from tools.serving.flags.read_shell import entry, launches, paths
 from tools.serving.flags.report import Entry
-from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, quote, tidy
+from tools.serving.flags.words import Command, Word, command_at, loose_split, parse, quote, split, tidy
 from tools.serving.flags.yaml_nodes import LOADER, documents
 
-UNIT = re.compile(r"(?m)^\[(?:Unit|Service|Install)\]|^ExecStart[ \t]*=")
+UNIT = re.compile(r"(?m)^\[(?:Unit|Service|Install|Container)\]|^ExecStart[ \t]*=")
 _EXEC = re.compile(r"(?m)^ExecStart[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n(?:[ \t]*[#;][^\n]*\n)*|\\.)*)")
+_QUADLET = re.compile(r"(?m)^Exec[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n|\\.)*)")
+_IMAGE = re.compile(r"(?m)^Image[ \t]*=[ \t]*(\S+)")
 _ENVIRONMENT = re.compile(r"(?m)^Environment[ \t]*=[ \t]*((?:[^\\\n]|\\[ \t]*\r?\n|\\.)*)\n?")
 _LIST = re.compile(
     r"\[[ \t]*(?:[\w./-]*/)?(?:['\"]?vllm['\"]?[ ,]|"
@@ -35,13 +37,32 @@ _DUMP = re.compile(r"(?:non-default args:|args:)\s*(\{|Namespace\()")
 def unit_launches(text: str) -> list[Launch]:
     """The ExecStart lines of a systemd unit."""
     mended, notes = tidy(text)
-    found = []
+    found = _quadlets(mended)
     for match in _EXEC.finditer(mended):
         launch = _exec_start(mended, match.start(1), match.end(1))
         if launch is not None:
             launch.notes += notes
             found.append(launch)
     return found
+
+
+def _quadlets(text: str) -> list[Launch]:
+    """A `.container` unit of podman: image, variables, and the arguments of the image's entry point."""
+    image, line = _IMAGE.search(text), _QUADLET.search(text)
+    if image is None or line is None or "vllm" not in image[1] + line[1]:
+        return []
+    words = split(line[1].replace("\\\n", "  "))
+    while words and words[0].text.rpartition("/")[2] in ("vllm", "serve", "python3", "-m"):
+        words = words[1:]
+
+    def edits(new: Renewed) -> list[Edit]:
+        told = lines(f"python3 -m {MODULE}", new, indent="    ", spread="\n" in line[1] or None)
+        replaced = [(image.start(1), image.end(1), image_for(new.version)), (line.start(1), line.end(1), told)]
+        return [*replaced, *_environment_edits(text, line.start(), new)]
+
+    own = _unit_environment(text)
+    variables = {one.name: one.value for one in own}
+    return [Launch("systemd", words, edits, environment=own, variables=variables)]
 
 
 def _exec_start(text: str, start: int, end: int) -> Launch | None:
@@ -160,6 +181,8 @@ def dump_launches(text: str) -> list[Launch]:
     if "\x00" in text:
         words = [Word(part, part) for part in text.split("\x00") if part]
         return _listed(text, words, (0, len(text)))
+    if '"Config"' in text and text.lstrip()[:1] in ("[", "{"):
+        return inspected(text)
     line = PS.search(text)
     if line is not None:
         return _listed(text, loose_split(line[0]), (0, len(text)))

@@ -25,17 +25,10 @@ from tools.serving.flags import (  # noqa: F401 - they register rules
 )
 from tools.serving.flags.argv import merge, read_config, read_words
 from tools.serving.flags.items import Item
-from tools.serving.flags.launch import Launch, Renewed, applied, shifted
-from tools.serving.flags.read_other import (
-    PS,
-    UNIT,
-    config_launch,
-    dump_launches,
-    settings,
-    unit_launches,
-)  # fmt: skip
-from tools.serving.flags.read_shell import MARK, MOST_WORDS, launches
-from tools.serving.flags.read_yaml import LIKELY, yaml_launches
+from tools.serving.flags.launch import Launch, Renewed, applied
+from tools.serving.flags.read import READ_AT_MOST, attachments, neighbourhood, promise, read
+from tools.serving.flags.read_other import settings
+from tools.serving.flags.read_shell import MOST_WORDS
 from tools.serving.flags.report import Translation, is_secret, ranked, redacted
 from tools.serving.flags.rules_env import variable
 from tools.serving.flags.rules_parallel import decide
@@ -44,13 +37,6 @@ from tools.serving.flags.table import Table, load
 from tools.serving.flags.work import FINISHING, Look, Work, check, open_value
 
 MOST = 4 * 1024 * 1024
-_UNCOMMENTED = re.compile(r"(?m)^[^#\n]*?vllm")
-READ_AT_MOST = 128 * 1024
-_ATTACHED = re.compile(r"(?m)^#[ \t]*(\S+?):[ \t]*\n")
-_FENCE = re.compile(r"(?ms)^[ \t]*```[^\n]*\n(.*?)^[ \t]*```")
-_HEREDOC = re.compile(
-    r"(?m)^.*?(?:cat|tee)\b[^\n<]*?(?:>[ \t]*(\S+)[^\n<]*<<|<<)-?[ \t]*['\"]?(\w+)['\"]?(?:[ \t]*>[ \t]*(\S+))?[^\n]*\n"
-)
 
 
 def translate(
@@ -70,15 +56,15 @@ def translate(
         raise UsageError(
             f"the text has {len(text)} characters", hint="give the one script or manifest that starts vLLM"
         )
-    before, text, after = _neighbourhood(text)
-    kept, attached = _attachments(text)
+    before, text, after = neighbourhood(text)
+    kept, attached = attachments(text)
     found = read(kept)
     if not found:
         raise UsageError(
             "no vLLM start was found in it",
             hint="give `vllm serve ...`, a script, docker run, a compose file, a systemd unit or a manifest",
         )
-    found = sorted(found, key=_promise)
+    found = sorted(found, key=promise)
     beside = {**attached, **(files or {})}
     results = [_one(launch, table, beside, look) for launch in found]
     if "vllm" in before or "vllm" in after:
@@ -89,77 +75,6 @@ def translate(
     if whole.command is not None:
         whole.command = redacted(before, secrets) + whole.command + redacted(after, secrets)
     return whole
-
-
-def _promise(launch: Launch) -> int:
-    """The first start that says something is the one that is told; a bare mention is the last."""
-    flags = any(word.text.startswith("-") for word in launch.words)
-    return 0 if flags or launch.config else 1 if launch.words else 2
-
-
-def _neighbourhood(text: str) -> tuple[str, str, str]:
-    """What is before, in and after the part of a long text that is read: around the first word of vLLM."""
-    if len(text) <= READ_AT_MOST:
-        return "", text, ""
-    first = _UNCOMMENTED.search(text)
-    place = first.end() - 4 if first else 0
-    start, end = text.rfind("\n---", 0, place) + 1, text.find("\n---", place)
-    end = len(text) if end < 0 else end + 1
-    if end - start > READ_AT_MOST:
-        start = text.find("\n", max(0, place - READ_AT_MOST // 4), place) + 1 if place > READ_AT_MOST // 4 else 0
-        end = min(len(text), start + READ_AT_MOST)
-        if end < len(text):
-            end = max(text.rfind("\n", place, end) + 1, place)
-        if end - place < 8:
-            raise UsageError(
-                f"a line of more than {READ_AT_MOST // 1024} KB is no command", hint="give the command alone"
-            )
-    return text[:start], text[start:end], text[end:]
-
-
-def read(text: str) -> list[Launch]:
-    """The vLLM starts of a text, by the form that it has."""
-    if "\x00" in text:
-        return dump_launches(text)
-    fences = list(_FENCE.finditer(text)) if "```" in text else []
-    if fences:
-        return [one for match in fences[:100] for one in _fenced(match)]
-    if UNIT.search(text):
-        return unit_launches(text)
-    if LIKELY.search(text):
-        found = yaml_launches(text)
-        if found:
-            return found
-    dumped = dump_launches(text) if text.lstrip()[:1] == "[" or not MARK.search(text) or PS.search(text) else []
-    found = dumped or launches(text) or dump_launches(text)
-    if found:
-        return found
-    config = config_launch(text)
-    return [config] if config else []
-
-
-def _fenced(match: re.Match[str]) -> list[Launch]:
-    """The starts within a fenced block of a page, at their places of the page."""
-    if not re.search(r"vllm|(?:docker|podman|nerdctl)[ \t]+run", match[1]):
-        return []
-    return [shifted(one, match.start(1)) for one in read(match[1])]
-
-
-def _attachments(text: str) -> tuple[str, dict[str, str]]:
-    """Configuration files within the text: here-documents, and what follows a comment that names the file."""
-    found: dict[str, str] = {}
-    for number, match in enumerate(_HEREDOC.finditer(text)):
-        end = re.compile(rf"(?m)^[ \t]*{match[2]}[ \t]*$").search(text, match.end())
-        name = match[1] or match[3]
-        if number < 50 and name and end is not None:
-            found[name.strip("\"'")] = text[match.end() : end.start()]
-    if "--config" not in text:
-        return text, found
-    for match in _ATTACHED.finditer(text):
-        if f"--config {match[1]}" in text or f"--config={match[1]}" in text:
-            found[match[1]] = text[match.end() :]
-            return text[: match.start()], found
-    return text, found
 
 
 def _items(launch: Launch, files: Mapping[str, str], variables: Mapping[str, str]) -> list[Item]:

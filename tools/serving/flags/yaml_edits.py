@@ -59,8 +59,8 @@ class Writing:
         elif target == "args":
             key = self.keys["args"]
             indent = " " * key.start_mark.column
-            gap = ", " if self.flow else f"\n{indent}"
-            edits.append((key.start_mark.index, key.start_mark.index, f"command: {json.dumps(head)}{gap}"))
+            told = f'"command": {json.dumps(head)}, ' if self.flow else f"command: {json.dumps(head)}\n{indent}"
+            edits.append((key.start_mark.index, key.start_mark.index, told))
             edits.append(self._sequence(node, words))
         elif isinstance(node, yaml.ScalarNode):
             edits.append(self._folded_command(node, head, new))
@@ -74,8 +74,8 @@ class Writing:
     def _appended(self, head: list[str], new: Renewed) -> list[Edit]:
         key = self.keys.get("image") or next(iter(self.keys.values()))
         indent = " " * key.start_mark.column
-        gap = ", " if self.flow else f"\n{indent}"
-        told = f"command: {json.dumps([*head, *new.words()], ensure_ascii=False)}{gap}"
+        whole = json.dumps([*head, *new.words()], ensure_ascii=False)
+        told = f'"command": {whole}, ' if self.flow else f"command: {whole}\n{indent}"
         return [(key.start_mark.index, key.start_mark.index, told)]
 
     def _folded_command(self, node: Any, head: list[str], new: Renewed) -> Edit:
@@ -99,7 +99,9 @@ class Writing:
         edits: list[Edit] = []
         image = self.parts.get("image")
         if isinstance(image, yaml.ScalarNode) and "sglang" not in self.image:
-            edits.append((image.start_mark.index, image.end_mark.index, image_for(new.version)))
+            mark = {"'": "'", '"': '"'}.get(self.text[image.start_mark.index], "")
+            told = f"{mark}{image_for(new.version)}{mark}"
+            edits.append((image.start_mark.index, image.end_mark.index, told))
         variables = self.spans()
         gone = bool(variables) and all(new.variables.get(name) == "" for name in variables)
         if gone and not new.settings and self._no_others():
