@@ -82,7 +82,11 @@ class Reports:
         """Keep what is due, again and again, until cancelled."""
         while True:
             await anyio.sleep(LOOK_EVERY_S)
-            await self._keep(self._due())
+            await self.keep_due()
+
+    async def keep_due(self) -> None:
+        """Keep what is due now."""
+        await self._keep(self._due())
 
     def _due(self) -> list[_Seen]:
         now = self._clock()
