@@ -73,7 +73,8 @@ class ModelConfig(BaseModel):
     thinking: bool | None = None
     """Adaptive thinking; by default for models whose name begins with `claude-`."""
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    cache: bool = True
+    cache: bool | None = None
+    """Mark what stays the same for the prompt cache; by default for models whose name begins with `claude-`."""
     server_tools: bool | None = None
     """The endpoint's own `web_search` and `web_fetch`; by default only at Anthropic's own address."""
     prices: Prices | None = None
@@ -89,6 +90,10 @@ class ModelConfig(BaseModel):
     @property
     def thinks(self) -> bool:
         return self.is_claude if self.thinking is None else self.thinking
+
+    @property
+    def caches(self) -> bool:
+        return self.is_claude if self.cache is None else self.cache
 
     @property
     def searches(self) -> bool:

@@ -53,4 +53,4 @@ and where they come from; what was tried and did not work; what you were about t
 def system(text: str, model: ModelConfig) -> list[dict[str, Any]]:
     """The system prompt as blocks, marked for the cache."""
     block: dict[str, Any] = {"type": "text", "text": text}
-    return [{**block, "cache_control": {"type": "ephemeral"}} if model.cache else block]
+    return [{**block, "cache_control": {"type": "ephemeral"}} if model.caches else block]

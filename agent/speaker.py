@@ -158,7 +158,7 @@ class Speaker:
         config = self.model
         tail = list(self.tail(now)) if ask is None else [{"type": "text", "text": ask}]
         messages = self.transcript.messages(tail, most_notices=0 if ask else MOST_NOTICES)
-        if config.cache:
+        if config.caches:
             _mark(messages, len(tail))
         more: dict[str, Any] = {}
         if config.thinks:

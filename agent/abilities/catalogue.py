@@ -36,6 +36,6 @@ def schemas(abilities: Mapping[str, Ability], model: ModelConfig) -> list[dict[s
     tools = [ability.schema() for ability in abilities.values()]
     if model.searches:
         tools += [dict(tool) for tool in SERVER_TOOLS]
-    if model.cache and tools:
+    if model.caches and tools:
         tools[-1] = {**tools[-1], "cache_control": {"type": "ephemeral"}}
     return tools
