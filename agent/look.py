@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, case, func, select
 
 from agent.board import Board, BoardTodo
 from state.errors import NotFound, UsageError
-from state.models import Approval, Edge, Host, Job, Session, Todo, table
+from state.models import Approval, Edge, Host, Job, Message, Session, Todo, table
 from state.owner import owner_of
 from state.projection import JOB_ENDED
 from state.specs import TERMINAL
@@ -126,9 +126,11 @@ def sessions(conn: Connection, *, everything: bool, limit: int = 20) -> list[dic
     for session, host in conn.execute(used.distinct().order_by(_todos.c.host)):
         hosts.setdefault(session, []).append(host)
     now = time.time()
+    spoken = _first_words(conn, [row.id for row in rows if row.kind == "chat"])
     return [
         {
-            **{name: getattr(row, name) for name in ("id", "kind", "playbook", "title", "status")},
+            **{name: getattr(row, name) for name in ("id", "kind", "playbook", "status")},
+            "title": spoken.get(row.id, row.title),
             "state": session_state(row.status, owner := owner_of(conn, row.id, now)),
             **{name: getattr(row, name) for name in ("reason", "parent", "created", "updated")},
             "todos": {"done": counts.get(row.id, (0, 0))[1], "total": counts.get(row.id, (0, 0))[0]},
@@ -137,6 +139,16 @@ def sessions(conn: Connection, *, everything: bool, limit: int = 20) -> list[dic
         }
         for row in rows
     ]
+
+
+def _first_words(conn: Connection, sessions: Sequence[str]) -> dict[str, str]:
+    """What conversations are about: the operator's first words, or the first playbook, among their first messages."""
+    messages = table(Message)
+    begun = messages.c.session.in_(sessions) & (messages.c.seq <= 50)
+    told = messages.c.kind.in_(("operator.said", "playbook.loaded"))
+    query = select(messages.c.session, messages.c.payload).where(begun & told).order_by(messages.c.seq.desc())
+    found = {row.session: row.payload.get("text") or row.payload.get("playbook", "") for row in conn.execute(query)}
+    return {session: " ".join(text.split())[:100] for session, text in found.items() if text.strip()}
 
 
 def session_state(status: str, owner: Mapping[str, Any] | None) -> str:

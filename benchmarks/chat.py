@@ -66,8 +66,9 @@ class Terminal:
 
     def type(self, text: str) -> float:
         """Type it; when."""
+        began = time.perf_counter()
         os.write(self._master, text.encode())
-        return time.perf_counter()
+        return began
 
     def drain(self, seconds: float) -> None:
         """Read on for so long, as a terminal does."""

@@ -52,6 +52,7 @@ def test_prose_without_a_model_is_answered_once_with_the_lines_that_set_one_up()
     assert said.count("no model is set up") == 1
     assert "ANTHROPIC_API_KEY" in said
     log = json.loads(turnout("sessions", "--json").stdout)[0]
+    assert log["title"] == "vLLM is dead"
     _, said = chat("/replay 1", session=log["id"])
     assert "vLLM is dead" in said
     assert "hello?" in said
