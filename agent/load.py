@@ -64,7 +64,8 @@ def load(conn: Connection, session: str, *, thinks: bool = False) -> SessionStat
     approvals = table(Approval)
     asked = select(approvals).where((approvals.c.session == session) & approvals.c.answer.is_(None))
     for question in conn.execute(asked):
-        if state.graph[question.todo].status == "in_progress":
+        node = state.graph.nodes.get(question.todo)  # none for a question that an imported log only tells of
+        if node is not None and node.status == "in_progress":
             state.questions[question.todo] = question.question
     return state
 
