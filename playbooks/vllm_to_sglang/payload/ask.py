@@ -87,8 +87,8 @@ def ask(given: argparse.Namespace) -> int:
     for number, messages in enumerate(asked):
         answers.append(chat(url, model, messages, given.max_tokens, logprobs=True, top_logprobs=1))
         progress(number + 1, len(asked) + 2, "questions")
-    tools = chat(url, model, [{"role": "user", "content": TOOL_QUESTION}], 256, tools=[TOOL], tool_choice="auto")
-    thinks = chat(url, model, [{"role": "user", "content": REASONING_QUESTION}], 512)
+    tools = chat(url, model, [{"role": "user", "content": TOOL_QUESTION}], 4 * given.max_tokens, tools=[TOOL], tool_choice="auto")
+    thinks = chat(url, model, [{"role": "user", "content": REASONING_QUESTION}], 8 * given.max_tokens)
     progress(len(asked) + 2, len(asked) + 2, "questions")
     write(Path(given.out), json.dumps({"model": model, "answers": answers, "tool": tools, "reasoning": thinks}))
     failed = sum("error" in one for one in answers)
