@@ -42,10 +42,10 @@ def check_templates(playbook: Playbook, document: Document) -> list[PlaybookErro
                 return problems
             here = BUILTINS.keys() | item if when == "run" else frozenset() if loc[2] == "for_each" else item
             problems += _names(document, loc, text, known | here, item, steps, playbook.params)
-    for key, text in (("report", playbook.report), ("estimate", playbook.estimate)):
-        if text:
+    for key, template in (("report", playbook.report), ("estimate", playbook.estimate)):
+        if template:
             allowed = known | BUILTINS.keys()
-            problems += _names(document, (key,), text, allowed, frozenset(), steps, playbook.params)
+            problems += _names(document, (key,), template, allowed, frozenset(), steps, playbook.params)
     return problems
 
 
