@@ -274,6 +274,37 @@ def test_lists_and_logs_are_read(text: str) -> None:
     assert translate(text).parsed == WANTED
 
 
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (COMMAND.replace(" --", " `\n  --"), "PowerShell"),
+        (COMMAND.replace(" --", " ^\n  --"), "PowerShell"),
+        (COMMAND.replace(" --", " \\\n\n  --"), "empty line"),
+        (COMMAND.replace(" --", " \\\n  # a remark\n  --"), "a comment"),
+        (COMMAND.replace(" --", " \\ --"), "a backslash and a space"),
+        (COMMAND.replace(" --", "\u00a0--"), "spaces"),
+        (COMMAND.replace(" --", " \u2013"), "typographic dash"),
+        (COMMAND.replace('"', "\u201d").replace("'", ""), "typographic quotes"),
+        (COMMAND.replace("'", ""), "cut at its spaces"),
+    ],
+)
+def test_what_copying_did_to_a_command_is_mended_and_said(text: str, note: str) -> None:
+    """Damage that has one reading is mended, what comes out is whole, and the report says what it was."""
+    found = translate(text)
+    assert found.parsed == WANTED
+    assert found.exit_code == 10
+    assert any(note in line for line in found.warnings), found.warnings
+    assert [server(words) for words in in_bash(found.command or "")] == [WANTED]
+
+
+@pytest.mark.parametrize("prompt", ["$ ", "# ", "(venv) me@host:~/x$ ", "> "])
+def test_a_prompt_goes(prompt: str) -> None:
+    """A command that was copied with its prompt comes out without it."""
+    found = translate(prompt + COMMAND)
+    assert found.parsed == WANTED
+    assert (found.command or "").startswith("python -m sglang")
+
+
 def test_a_configuration_file_wins_less_than_the_command_line() -> None:
     """`--config` is read from what is beside it, and stays a file where a file was given."""
     config = "tensor-parallel-size: 4\nmax_model_len: 8192\nno-enable-prefix-caching: true\nhf-overrides: {a: 1}\n"

@@ -122,7 +122,7 @@ class _Reader:
         split = False
         while not balanced(raw) and self.at < len(self.words) and len(raw) < 64 * 1024:
             word = self.words[self.at]
-            if len(item.values) > _JOIN_AT_MOST or plain[:1] not in "{[\\'\"":
+            if len(item.values) > _JOIN_AT_MOST or plain[:1] not in "{[\\'\"\u2018\u201c":
                 break
             gap = " " * max(1, word.start - end)
             raw, plain, end, split = raw + gap + word.raw, plain + gap + word.text, word.end, True

@@ -12,6 +12,11 @@ from tools.serving.flags.read_yaml import LIKELY, yaml_launches
 
 READ_AT_MOST = 128 * 1024
 _UNCOMMENTED = re.compile(r"(?m)^[^#\n]*?vllm")
+_PROMPT = re.compile(
+    r"(?m)^[ \t]*(?:\([\w.-]+\)[ \t]+)?(?:[\w.-]+@[\w.-]+[^\n$#%]{0,80})?[$#%>][ \t]+"
+    r"(?=(?:[A-Z_]+=\S+[ \t]+)*(?:sudo[ \t]+)?(?:\S+/)?"
+    r"(?:vllm[ \t]+serve|python\d?[ \t]+-m[ \t]+vllm|docker[ \t]+run)\b)"
+)
 _FENCE = re.compile(r"(?ms)^[ \t]*```[^\n]*\n(.*?)^[ \t]*```")
 _HEREDOC = re.compile(
     r"(?m)^.*?(?:cat|tee)\b[^\n<]*?(?:>[ \t]*(\S+)[^\n<]*<<|<<)-?[ \t]*['\"]?(\w+)['\"]?(?:[ \t]*>[ \t]*(\S+))?[^\n]*\n"
@@ -51,6 +56,9 @@ def read(text: str) -> list[Launch]:
     fences = list(_FENCE.finditer(text)) if "```" in text else []
     if fences:
         return [one for match in fences[:100] for one in _fenced(match)]
+    prompt = _PROMPT.search(text)
+    if prompt is not None and (not prompt[0].lstrip().startswith("#") or not launches(text)):
+        return _prompted(text)
     found = unit_launches(text) if UNIT.search(text) else []
     if found:
         return found
@@ -63,7 +71,19 @@ def read(text: str) -> list[Launch]:
     if found:
         return found
     config = config_launch(text)
-    return [config] if config else []
+    if config is not None:
+        return [config]
+    return []
+
+
+def _prompted(text: str) -> list[Launch]:
+    """Commands copied with the prompt before them; the first one's prompts go with it."""
+    prompts = [(match.start(), match.end(), "") for match in _PROMPT.finditer(text)]
+    found = launches(_PROMPT.sub(lambda match: " " * len(match[0]), text))
+    if found:
+        inner = found[0].render
+        found[0].render = lambda new: [*prompts, *inner(new)]
+    return found
 
 
 def _fenced(match: re.Match[str]) -> list[Launch]:

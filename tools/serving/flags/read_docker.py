@@ -205,7 +205,8 @@ def _option_edits(text: str, run: Run, new: Renewed, *, entrypoint: bool) -> lis
         if gone or (entrypoint and option.name == "--entrypoint"):
             edits.append((start, past(text, stop), ""))
         elif option.name in ("-e", "--env") and name in new.variables and not _refers(option.value):
-            edits.append((start, stop, f"{option.words[0].text.partition('=')[0]} {new.variables[name]}"))
+            flag = "--env" if option.words[0].text.startswith("--env") else "-e"
+            edits.append((start, stop, f"{flag} {new.variables[name]}"))
     return edits
 
 

@@ -35,6 +35,7 @@ from tools.serving.flags.words import (
     join_lines,
     parse,
     quote,
+    tidy,
 )
 
 MARK = re.compile(
@@ -49,7 +50,8 @@ MOST_WORDS = 4000
 
 def launches(text: str, *, depth: int = 0) -> list[Launch]:
     """Every vLLM start in shell text, in order of place."""
-    joined, mended = join_lines(text) if MARK.search(text) else (text, [])
+    tidied, notes = tidy(text)
+    joined, mended = join_lines(tidied) if MARK.search(tidied) else (tidied, [])
     script = parse(joined)
     known = assignments(script.text)
     found: list[Launch] = []
@@ -64,7 +66,7 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
                 launch.environment = [*_exports(script, known.plain, launch, start), *launch.environment]
                 launch.words, told = expand(launch.words, known)
                 launch.notes += told
-                launch.notes += [*script.notes, *mended]
+                launch.notes += [*notes, *mended]
                 found.append(launch)
     return found
 

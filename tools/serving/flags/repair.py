@@ -43,7 +43,7 @@ def _candidates(text: str) -> list[tuple[str, str]]:
         (bare, "JSON with stray quotes around it"),
         (re.sub(r"\\(.)", r"\1", bare), "JSON with backslashes left in it"),
         (text.strip('"').replace('\\"', '"'), "JSON quoted twice"),
-        (re.sub("[\u201c\u201d]", '"', text), "JSON with typographic quotes"),
+        (re.sub("[\u201c\u201d]", '"', text).strip("\u2018\u2019"), "JSON with typographic quotes"),
         (re.sub(r",\s*([}\]])", r"\1", bare), "JSON with a comma too many"),
     ]
 

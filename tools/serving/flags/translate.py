@@ -34,6 +34,7 @@ from tools.serving.flags.rules_env import variable
 from tools.serving.flags.rules_parallel import decide
 from tools.serving.flags.rules_plain import apply
 from tools.serving.flags.table import Table, load
+from tools.serving.flags.words import tidy
 from tools.serving.flags.work import FINISHING, Look, Work, check, open_value
 
 MOST = 4 * 1024 * 1024
@@ -70,6 +71,8 @@ def translate(
     if "vllm" in before or "vllm" in after:
         why = f"only the {READ_AT_MOST // 1024} KB around the first start of vLLM were read"
         results[0].work.say("a long text", "suspicious", "", why, cost=6)
+    if found[0].form in ("shell", "docker") and "```" not in kept:
+        kept = tidy(kept)[0]
     whole = _whole(kept, found, results, table)
     secrets = _loose_secrets(before + after)
     if whole.command is not None:

@@ -29,7 +29,10 @@ _WORDS = {
 _PLACEHOLDER = re.compile(r"<(?=[A-Za-z])[\w .:/+-]{0,60}(?<=[\w.])>")
 _TEMPLATE = re.compile(r"\{\{[^{}\n]{0,200}\}\}")
 _LOOSE_BACKSLASH = re.compile(r"\\[ \t\r]+\n")
-_COMMENT_BETWEEN = re.compile(r"(\\\n)((?:[ \t]*#[^\n]*\n)+)(?=[ \t]*-)")
+_LOST_BREAK = re.compile(r"(?<=[ \t])\\[ \t]+(?=--?[a-zA-Z])")
+_ODD_SPACE = re.compile("[\u00a0\u2007\u202f\u200b\ufeff]")
+_OTHER_SHELL = re.compile(r"[ \t]([`^])(\r?\n)(?=[ \t]*[-\w/\"'{])")
+_COMMENT_BETWEEN = re.compile(r"(\\\n)((?:[ \t]*(?:#[^\n]*)?\n)+)(?=[ \t]*--?[a-zA-Z])")
 _MISSING_BACKSLASH = re.compile(r"(?<=[^\\\s])([ \t]*\r?\n)(?=[ \t]+-[a-zA-Z]|[ \t]*--[a-zA-Z])")
 
 
@@ -77,12 +80,22 @@ def tidy(text: str) -> tuple[str, list[str]]:
         return " " * (len(match[0]) - 2) + "\\\n"
 
     def comment(match: re.Match[str]) -> str:
-        if "a comment stands between continued lines, where the shell ends the command" not in notes:
-            notes.append("a comment stands between continued lines, where the shell ends the command")
+        what = "a comment" if "#" in match[2] else "an empty line"
+        note = f"{what} stands between continued lines, where the shell ends the command"
+        notes.extend([note] if note not in notes else [])
         return match[1] + " " * len(match[2])
 
+    if _ODD_SPACE.search(text):
+        notes.append("spaces that the shell does not take for spaces stand between words")
+        text = _ODD_SPACE.sub(" ", text)
+    if "\\\n" not in text and _OTHER_SHELL.search(text):
+        notes.append("lines are continued as in PowerShell or cmd")
+        text = _OTHER_SHELL.sub(lambda match: f" \\{match[2]}", text)
+    if _LOST_BREAK.search(text):
+        notes.append("a backslash and a space stand where a line was continued")
+        text = _LOST_BREAK.sub(lambda match: " " * len(match[0]), text)
     text = _LOOSE_BACKSLASH.sub(loose, text)
-    return (_COMMENT_BETWEEN.sub(comment, text) if "#" in text else text), notes
+    return _COMMENT_BETWEEN.sub(comment, text), notes
 
 
 def join_lines(text: str) -> tuple[str, list[str]]:
