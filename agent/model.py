@@ -11,6 +11,7 @@ are off, because three attempts in two seconds are none. Blocks of the answer ar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -111,6 +112,11 @@ class Model:
         except (ValueError, anthropic.AnthropicError) as error:
             raise _down("cut", f"the answer of `{where}` cannot be read: {error}", gathered) from error
         return gathered.answer(request.model, time.monotonic() - began, where)
+
+    async def prepare(self) -> None:
+        """Make ready for the first call, which would otherwise wait for the SDK. What is wrong is told by that call."""
+        with contextlib.suppress(UsageError):
+            await self._connected()
 
     async def close(self) -> None:
         """Let go of the connections."""

@@ -120,6 +120,7 @@ class Planner:
         async with anyio.create_task_group() as group:
             group.start_soon(self._write_down)
             if self.speaker is not None:
+                group.start_soon(self.speaker.caller.model.prepare)
                 await self.speaker.settle()
             self._say_doing(self._resting)
             while True:

@@ -70,6 +70,7 @@ class Speaker:
     _places: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(TOOLS_AT_ONCE))
     _tools: anyio.CancelScope | None = None
     _notes: int = 0
+    _described: tuple[Mapping[str, Ability], list[dict[str, Any]]] | None = None
 
     @property
     def model(self) -> Any:
@@ -165,7 +166,9 @@ class Speaker:
             more["thinking"] = {"type": "adaptive", "display": "summarized"}
         if config.effort:
             more["output_config"] = {"effort": config.effort}
-        tools = schemas(self.abilities, config)
+        if self._described is None or self._described[0] is not self.abilities:
+            self._described = self.abilities, schemas(self.abilities, config)
+        tools = self._described[1]
         return Request(config.name, system(self.prompt, config), tools, messages, config.max_tokens, more)
 
     # Tools
