@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agent.board import Board, BoardTodo
 from agent.pace import clock
-from agent.painter import SYMBOLS, plain
+from agent.painter import SYMBOLS, WORDS, plain
 from state.specs import TERMINAL
 
 MAX_INPUT = 160
@@ -53,7 +53,7 @@ def event_line(board: Board, p: Mapping[str, Any], now: float) -> Text | None:
         return None
     if p["now"] == "completed" and todo.kind == "ask":
         return None  # its answer is told
-    mark, style = SYMBOLS[p["now"]]
+    mark, style = SYMBOLS[todo.shown if todo.status == p["now"] else p["now"]]
     if p["now"] == "failed" and todo not in board.failures():
         style = "yellow"  # the graph has an answer to it
     text = Text.assemble((f"{mark} ", style), (todo.id, "bold" if p["now"] == "failed" else ""))
@@ -71,7 +71,7 @@ def todo_words(todo: BoardTodo, was: str, now: float) -> str:
     if todo.status == "pending":
         return f"to be tried again{reason}"
     took = f" after {clock(todo.seconds(now))}" if was == "in_progress" and todo.started else ""
-    return f"{todo.status}{took}{reason}{result_words(todo) if todo.status in TERMINAL else ''}"
+    return f"{WORDS.get(todo.shown, todo.status)}{took}{reason}{result_words(todo) if todo.status in TERMINAL else ''}"
 
 
 def result_words(todo: BoardTodo) -> str:

@@ -24,7 +24,7 @@ KEYS = (
     ("Up Down", "what was sent before"),
     ("Ctrl-D", "leave; jobs go on. Also /quit, or Ctrl-C twice"),
 )
-SYMBOLS = "▶ runs  ✔ completed  ○ waits for others  ◌ waits for room  ? asks  ✘ failed  ⊘ skipped  ⊗ cancelled"
+SYMBOLS = "▶ runs  ✔ completed  ○ waits for others  ◌ for room  ? asks  ✘ failed  ≠ not met  ⊘ skipped  ⊗ cancelled"
 
 
 class Help(ModalScreen[None]):
