@@ -17,7 +17,7 @@ import pytest
 
 from playbooks.vllm_to_sglang.payload import ask, compare, gap, install, old, page, report, units
 from playbooks.vllm_to_sglang.payload.common import StepError
-from tests.hosting import free_port
+from tests.hosting import free_port, oldest_python
 from tests.migration_site import ROOT, Site
 from tests.standin_engine import StandIn
 
@@ -266,6 +266,18 @@ def test_units_lie_beside_the_old_one_unless_that_is_the_distributions() -> None
 def test_the_reports_first_word_is_how_it_ended(todos: dict[str, Any], word: str) -> None:
     """Whatever of the steps there was, the outcome is named."""
     assert report.outcome(todos)[0] == word
+
+
+def test_the_steps_run_on_the_oldest_python_of_hosts(tmp_path: Path) -> None:
+    """Everything that is sent to a host can be imported there, with the standard library alone."""
+    (tmp_path / "vllm_to_sglang").symlink_to(ROOT / "playbooks" / "vllm_to_sglang" / "payload")
+    (tmp_path / "onhost").symlink_to(ROOT / "tools" / "serving" / "onhost")
+    modules = [f"{place.name}.{path.stem}" for place in tmp_path.iterdir() for path in place.glob("[a-z]*.py")]
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    words = [oldest_python(), "-B", "-c", code, *modules]
+    done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(modules) >= 15
 
 
 def test_a_page_holds_nothing_that_a_browser_would_run() -> None:

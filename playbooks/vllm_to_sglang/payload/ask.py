@@ -87,7 +87,9 @@ def ask(given: argparse.Namespace) -> int:
     for number, messages in enumerate(asked):
         answers.append(chat(url, model, messages, given.max_tokens, logprobs=True, top_logprobs=1))
         progress(number + 1, len(asked) + 2, "questions")
-    tools = chat(url, model, [{"role": "user", "content": TOOL_QUESTION}], 4 * given.max_tokens, tools=[TOOL], tool_choice="auto")
+    tools = chat(
+        url, model, [{"role": "user", "content": TOOL_QUESTION}], 4 * given.max_tokens, tools=[TOOL], tool_choice="auto"
+    )
     thinks = chat(url, model, [{"role": "user", "content": REASONING_QUESTION}], 8 * given.max_tokens)
     progress(len(asked) + 2, len(asked) + 2, "questions")
     write(Path(given.out), json.dumps({"model": model, "answers": answers, "tool": tools, "reasoning": thinks}))

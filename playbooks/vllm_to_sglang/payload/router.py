@@ -72,10 +72,7 @@ def steer(listener: socket.socket, place: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
 
 
-Places = Sequence["tuple[int, str]"]
-
-
-def join(port: int, places: Places) -> list[socket.socket] | None:
+def join(port: int, places: Sequence[tuple[int, str]]) -> list[socket.socket] | None:
     """Listen at `places` beside whoever does, and be given all that is new; nothing when the holder does not share."""
     held = listening(port)
     opened: list[socket.socket] = []
@@ -155,7 +152,7 @@ class Router:
         while not holds() and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
-    async def _wait_for_port(self, places: Places) -> list[socket.socket]:
+    async def _wait_for_port(self, places: Sequence[tuple[int, str]]) -> list[socket.socket]:
         while True:
             listeners = join(self.port, places)
             if listeners is not None:
