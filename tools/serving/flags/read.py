@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from state.errors import UsageError
 from tools.serving.flags.launch import Launch, shifted
@@ -57,7 +58,7 @@ def read(text: str) -> list[Launch]:
     if fences:
         return [one for match in fences[:100] for one in _fenced(match)]
     prompt = _PROMPT.search(text)
-    if prompt is not None and (not prompt[0].lstrip().startswith("#") or not launches(text)):
+    if prompt is not None and _is_prompt(text, prompt):
         return _prompted(text)
     found = unit_launches(text) if UNIT.search(text) else []
     if found:
@@ -76,9 +77,16 @@ def read(text: str) -> list[Launch]:
     return []
 
 
+def _is_prompt(text: str, found: re.Match[str]) -> bool:
+    """Whether it is one: a `#` is a comment, unless it is root's prompt, with which the text begins."""
+    if not found[0].lstrip().startswith("#"):
+        return True
+    return not text[: found.start()].strip() and not launches(text)
+
+
 def _prompted(text: str) -> list[Launch]:
     """Commands copied with the prompt before them; the first one's prompts go with it."""
-    prompts = [(match.start(), match.end(), "") for match in _PROMPT.finditer(text)]
+    prompts = [(match.start(), match.end(), "") for match in islice(_PROMPT.finditer(text), 200)]
     found = launches(_PROMPT.sub(lambda match: " " * len(match[0]), text))
     if found:
         inner = found[0].render

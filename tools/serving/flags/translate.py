@@ -232,11 +232,13 @@ def _server(renewed: Renewed) -> str:
 
 
 def _distinct(edits: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    """Edits that do not overlap; of two at one place the first one made."""
+    """Each edit once, and none that lies in another."""
     kept: list[tuple[int, int, str]] = []
-    for edit in edits:
-        if all(edit[1] <= other[0] or edit[0] >= other[1] or edit[0] == edit[1] != other[0] for other in kept):
-            kept += [edit] if edit not in kept else []
+    reached = 0
+    for edit in sorted(dict.fromkeys(edits), key=lambda edit: edit[:2]):
+        if edit[0] >= reached:
+            kept.append(edit)
+            reached = max(reached, edit[1])
     return kept
 
 
