@@ -10,11 +10,12 @@ waited out, for `patience_s` of wall clock; what another attempt cannot mend is 
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -115,6 +116,7 @@ class Caller:
                 raise error
         finally:
             self._scope = None
+        answer = self._distinct(call, answer)
         cost = price(answer.usage, self.model.config.price)
         self.ledger.add(answer.usage, cost)
         seen: dict[str, Any] = {"ttft_s": answer.ttft_s, "took_s": answer.took_s}
@@ -133,6 +135,18 @@ class Caller:
             changes.append(talk.notice_delivered(notices, call))
         await self.scribe.write(changes)
         return answer
+
+    def _distinct(self, call: str, answer: Answer) -> Answer:
+        """The answer with ids of tool calls that no other answer has: not every engine makes sure of that."""
+        config = self.model.config
+        if config.base_url is None or config.is_claude:
+            return answer
+        numbers = itertools.count()
+        content = [
+            {**block, "id": f"toolu_{call}_{next(numbers)}"} if block.get("type") == "tool_use" else block
+            for block in answer.content
+        ]
+        return replace(answer, content=content)
 
     async def _patiently(self, call: str, request: Request, hear: Hear | None) -> Answer:
         began, attempt = time.monotonic(), 0

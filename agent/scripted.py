@@ -12,7 +12,7 @@ script is a list of turns, of which the first that fits a request and is not use
     when     text, or a list of texts, that the last message must hold        (what the operator or a tool just said)
     system   a text that the system prompt must hold                          (to tell planner and subagents apart)
     say      the answer's text; think: thinking before it
-    tools    [{name, input}]: what the answer calls; `input` may be a string of bad JSON
+    tools    [{name, input, id}]: what the answer calls; `input` may be a string of bad JSON, `id` may be left out
     stop     the stop reason; by default `tool_use` with tools, else `end_turn`
     again    true: never used up
     wait_s   a pause before the answer; piece_s one between its pieces
@@ -208,7 +208,8 @@ def _blocks(turn: Turn, number: int) -> Iterator[tuple[dict[str, Any], list[dict
     for count, tool in enumerate(turn.get("tools") or ()):
         given = tool.get("input") or {}
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
-        block = {"type": "tool_use", "id": f"toolu_{number}_{count}", "name": tool["name"], "input": {}}
+        id = tool.get("id", f"toolu_{number}_{count}")
+        block = {"type": "tool_use", "id": id, "name": tool["name"], "input": {}}
         yield block, [{"type": "input_json_delta", "partial_json": piece} for piece in _pieces(text)]
 
 

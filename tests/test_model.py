@@ -13,7 +13,7 @@ import pytest
 
 from agent.budget import Ledger, Spent, price
 from agent.config import Budget, ModelConfig, Prices, load_config
-from agent.model import UNREADABLE, Answer, Model, Request
+from agent.model import UNREADABLE, Answer, Model, Request, _client
 from agent.model_calls import Caller, Limiter, Patience
 from agent.scribe import Scribe
 from agent.scripted import ScriptedModel, Turn
@@ -230,6 +230,23 @@ def test_all_calls_rest_when_one_is_told_to(stored: Any) -> None:
         anyio.run(main, server)
         gaps = [later - server.arrivals[0] for later in server.arrivals[1:]]
     assert min(gaps) >= 0.3
+
+
+def test_ids_of_tool_calls_are_distinct_also_where_the_engine_s_are_not(stored: Any) -> None:
+    """An engine that counts its calls from nought in each answer does not make two calls one."""
+    turns = [{"tools": [{"name": "a", "id": "call_0"}, {"name": "b", "id": "call_0"}]}]
+    outcome, log, _ = call(stored, turns)
+    assert [block["id"] for block in outcome.tool_uses] == ["toolu_c1_0", "toolu_c1_1"]
+    assert log[-1][1]["content"] == outcome.content
+
+
+def test_the_clients_of_other_clouds_are_the_sdk_s_own() -> None:
+    """Bedrock and Vertex want their own region and credentials, and nothing of ours."""
+    bedrock = _client(ModelConfig(provider="bedrock", region="eu-central-1", api_key="key"))
+    assert type(bedrock).__name__ == "AsyncAnthropicBedrock"
+    vertex = _client(ModelConfig(provider="vertex", region="europe-west1", project="p"))
+    assert type(vertex).__name__ == "AsyncAnthropicVertex"
+    assert bedrock.max_retries == vertex.max_retries == 0
 
 
 def test_configuration_comes_from_file_and_environment(tmp_path: Path) -> None:

@@ -14,10 +14,15 @@ import anyio
 from sqlalchemy import select
 
 from agent.abilities.catalogue import subagent_abilities
+from agent.children import settle_children
 from agent.config import Config, ModelConfig, Subagents
 from agent.scripted import ScriptedModel
+from agent.talk import create_chat
+from state import changes as c
 from state.db import Database
+from state.log import append
 from state.models import Session, table
+from state.specs import TodoSpec
 from tests.cli_helpers import ROOT
 from tests.talking import Face, configured, log_of, play, talking
 
@@ -184,6 +189,26 @@ def test_a_cancelled_todo_ends_its_subagent(tmp_path: Path) -> None:
     play(turns, main)
     ((_, row),) = sessions(tmp_path).items()
     assert row.status == "cancelled"
+
+
+def test_a_subagent_whose_todo_has_ended_meanwhile_is_not_left_behind(tmp_path: Path) -> None:
+    """The driver died between the cancelling of the todo and that of the subagent: the resume ends it."""
+    db = Database.open(str(tmp_path / "turnout.db"))
+    parent = create_chat(db, title="t")
+    todos = [TodoSpec(id, id, "research", {"prompt": "?"}) for id in ("gone", "here")]
+    changes = [c.todo_added(spec, place) for place, spec in enumerate(todos)]
+    changes += [c.todo_status(spec.id, "pending", "in_progress", attempt=1) for spec in todos]
+    changes += [c.todo_status("gone", "in_progress", "cancelled")]
+    db.write(lambda conn: append(conn, parent, changes, 1.0))
+    for id in ("gone", "here"):
+        created = c.session_created(
+            kind="subagent", title=id, playbook=None, source=None, parent=parent, settings={"todo": id}
+        )
+        db.write(lambda conn, id=id, created=created: append(conn, f"{parent}.{id}.1", [created], 2.0))
+    assert db.write(lambda conn: settle_children(conn, parent)) == [f"{parent}.gone.1"]
+    db.close()
+    states = {child.split(".")[1]: row.status for child, row in sessions(tmp_path).items()}
+    assert states == {"gone": "cancelled", "here": "running"}
 
 
 def test_twenty_subagents_work_at_once(tmp_path: Path) -> None:
