@@ -35,6 +35,8 @@ _CONFIGS = ("*.yaml", "*.yml")
 
 def run(source: str, *, version: str | None, host: str | None, python: str | None, db: str | None, json: bool) -> int:
     """Translate what `source` is: a command, a file, or `-` for stdin. Returns the exit code."""
+    if python and not host:
+        raise UsageError("`--python` is an interpreter of a host", hint="add `--host HOST`")
     text, folder = _text(source)
     files = _files(text, folder)
     found = _on_host(host, text, files, version, python, db) if host else translate(

@@ -202,6 +202,7 @@ def test_a_secret_is_never_repeated() -> None:
         "vllm/vllm-openai --model M",
         "[Service]\nEnvironment=HF_TOKEN=hf_abcdefghijklmnopqrstuv\n"
         "ExecStart=vllm serve M --api-key sk-1234567890abcdefghij\n",
+        "API_KEY=abcdefghij\nvllm serve M --api-key $API_KEY",
         "services:\n  a:\n    image: vllm/vllm-openai\n    environment: {HF_TOKEN: hf_abcdefghijklmnopqrstuv}\n"
         "    command: --model M --api-key sk-1234567890abcdefghij\n",
     ]

@@ -140,7 +140,7 @@ def test_any_text_is_answered(text: str) -> None:
     "place",
     [
         "HF_TOKEN={} vllm serve M", "vllm serve M --api-key {}", "export T={}\nvllm serve M",
-        "vllm serve M --hf-token {}",
+        "vllm serve M --hf-token {}", "KEY={}\nvllm serve M --api-key $KEY", "T={}\nHF_TOKEN=$T vllm serve M",
         "docker run -e X={} vllm/vllm-openai --model M", "curl -H 'Bearer {}' http://h\nvllm serve M",
         "vllm serve M --api-key={} other", "image: vllm/x\nargs: [--model, M]\nenv:\n- {{name: A, value: {}}}",
     ],

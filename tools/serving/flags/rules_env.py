@@ -66,7 +66,8 @@ def variable(work: Work, name: str, value: str, *, ours: bool, outside: bool = F
     if name in ("PATH", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH") and _ENGINE_PATH.search(value):
         entry.kind, entry.why = "suspicious", "it points into vLLM's installation: give SGLang's own"
     if ours:
-        work.settings.setdefault(name, f"${name}" if hidden == HIDDEN else work.resolve(value))
+        secret = is_secret(name, "?")
+        work.settings.setdefault(name, f"${name}" if hidden == HIDDEN else value if secret else work.resolve(value))
     return f"{name}={instead}" if hidden == HIDDEN else None
 
 

@@ -194,10 +194,11 @@ def _whole(text: str, found: Sequence[Launch], results: Sequence[_Result], table
     secrets: dict[str, str] = {}
     edits = []
     for launch, result in zip(found, results, strict=True):
+        secrets |= {value: f"${name}" for name, value in launch.variables.items() if is_secret(name, value)}
         secrets |= result.work.secrets
         edits += launch.render(result.renewed(table.version))
     secrets = _loose_secrets(text) | secrets
-    draft = redacted(applied(text, _distinct(edits)), secrets)
+    draft = _hidden(redacted(applied(text, _distinct(edits)), secrets), found)
     work = first.work
     entries = ranked(work.entries)
     for entry in entries:
@@ -218,6 +219,15 @@ def _whole(text: str, found: Sequence[Launch], results: Sequence[_Result], table
         sglang=table.version,
         others=len(found) - 1,
     )
+
+
+def _hidden(text: str, found: Sequence[Launch]) -> str:
+    """The text with secrets out of its own assignments: they come from outside, also the short ones."""
+    known = {name: value for launch in found for name, value in launch.variables.items() if is_secret(name, value)}
+    for name, value in known.items():
+        for mark in ("", '"', "'"):
+            text = text.replace(f"{name}={mark}{value}{mark}", f"{name}=${name}")
+    return text
 
 
 def _without(parsed: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:

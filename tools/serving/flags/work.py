@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from tools.serving.flags.items import Item
-from tools.serving.flags.report import Entry
+from tools.serving.flags.report import Entry, is_secret
 from tools.serving.flags.table import Option, Refused, Table
 
 Rule = Callable[["Work", Item], None]
@@ -142,7 +142,7 @@ class Work:
         words, kept = [], {}
         for flag, values in self.flags.items():
             option = self.table.find(flag)
-            resolved = [self.resolve(value) for value in values]
+            resolved = values if is_secret(flag, "?") else [self.resolve(value) for value in values]
             if option is not None and any(map(open_value, resolved)) and not _is_text(option):
                 kept[option.dest] = resolved[0]
                 resolved = [str(option.choices[0])] if option.choices else ["8000"]
