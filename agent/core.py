@@ -18,19 +18,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from agent import core_edit, core_notice
-from agent.attempt import job_id, job_spec
+from agent import core_edit, core_notice, core_start
+from agent.attempt import job_id
 from agent.events import Answered, Cancel, Edit, Event, Go, JobSeen, Pause, Reset, Stop, ToolEnded
-from agent.state import JobInfo, SessionState, TodoInfo
-from agent.templates import evaluate, render_tree
+from agent.state import JobInfo, SessionState
 from state import changes as c
 from state import conversation as talk
 from state.changes import Change
-from state.errors import GraphError, TurnoutError, UsageError
+from state.errors import GraphError, TurnoutError
 from state.graph import Node, Transition
 from state.specs import TERMINAL, FailureKind, Status
 
-_NO_MODEL = "give the step a `fallback`: a tool or a job that writes the same result"
 _PAST: dict[str, str] = {"skipped": "was skipped", "cancelled": "was cancelled"}
 
 
@@ -53,7 +51,7 @@ class Core:
             case ToolEnded():
                 self._tool_ended(event)
             case Answered():
-                self._answered(event)
+                self.answered(event)
             case Cancel():
                 self.cancel(event.todo, event.reason)
             case Reset():
@@ -107,18 +105,18 @@ class Core:
     def _service_ready(self, job: JobInfo, seen: JobSeen) -> None:
         if self._is_tried_by(job):
             result = {**(seen.output or {}), "job": job.id, "host": job.host}
-            self._end(job.todo, "completed", result=result)
+            self.end(job.todo, "completed", result=result)
 
     def _job_ended(self, job: JobInfo, seen: JobSeen) -> None:
         for waiting in self.state.stops.pop(job.id, ()):
             if self._is_running(waiting):
-                self._end(waiting, "completed", result={"job": job.id, "ended": seen.state})
+                self.end(waiting, "completed", result={"job": job.id, "ended": seen.state})
         if not self._is_tried_by(job):
             return  # cancelled before, perhaps begun anew since, or a service that had become ready
         if seen.failure is None and job.is_service:
             self._fail(job.todo, "failed", f"ended before it was ready: {seen.reason}", seen.output)
         elif seen.failure is None:
-            self._end(job.todo, "completed", result=dict(seen.output or {}))
+            self.end(job.todo, "completed", result=dict(seen.output or {}))
         else:
             self._fail(job.todo, seen.failure, seen.reason or seen.failure, seen.output)
 
@@ -128,9 +126,9 @@ class Core:
             return
         if self.state.run_as(event.todo) == "think":
             report = event.result if event.ok else {"reason": event.reason}
-            self.emit(talk.child_reported(self._child(event.todo), "completed" if event.ok else "failed", report))
+            self.emit(talk.child_reported(self.child(event.todo), "completed" if event.ok else "failed", report))
         if event.ok:
-            self._end(event.todo, "completed", result=event.result)
+            self.end(event.todo, "completed", result=event.result)
         elif event.fallback and self.state.todos[event.todo].body:
             self.state.todos[event.todo].fell_back = True
             t = self.state.graph.requeue(event.todo)
@@ -139,7 +137,8 @@ class Core:
         else:
             self._fail(event.todo, "failed", event.reason or "the tool failed", event.result)
 
-    def _answered(self, event: Answered) -> None:
+    def answered(self, event: Answered) -> None:
+        """A question has its answer: the todo ends with it."""
         if event.todo not in self.state.questions:
             return
         del self.state.questions[event.todo]
@@ -150,7 +149,7 @@ class Core:
             why = f": {event.reason}" if event.reason else ""
             reason = None if status == "completed" else f"answered `{event.answer}` by {event.by}{why}"
             result = {"answer": event.answer, "by": event.by, **({"reason": event.reason} if event.reason else {})}
-            self._end(event.todo, status, result=result, reason=reason)
+            self.end(event.todo, status, result=result, reason=reason)
 
     def _tell_outcomes(self, edit: Edit) -> None:
         """Say how each todo of the edit now stands; to a model, in the same commit as what was done."""
@@ -173,13 +172,13 @@ class Core:
             return
         self.state.questions.pop(todo, None)
         if todo in self.state.tools and self.state.run_as(todo) == "think":
-            self.emit(talk.child_reported(self._child(todo), "cancelled", {"reason": reason}))
+            self.emit(talk.child_reported(self.child(todo), "cancelled", {"reason": reason}))
         self.state.tools.discard(todo)
         for waiting in self.state.stops.values():
             if todo in waiting:
                 waiting.remove(todo)
         self.kill(todo, reason)
-        self._end(todo, "cancelled", reason=reason)
+        self.end(todo, "cancelled", reason=reason)
 
     def reset(self, todos: Iterable[str]) -> None:
         """Open ended todos again, and what was skipped because of them."""
@@ -219,9 +218,9 @@ class Core:
             self.emit(c.todo_status(todo, t.was, t.now, reason=f"{reason}; try {info.attempts + 1}"))
             self.state.enqueue(self.state.graph[todo])
         else:
-            self._end(todo, "failed", result={**(output or {}), "failure": kind}, reason=reason)
+            self.end(todo, "failed", result={**(output or {}), "failure": kind}, reason=reason)
 
-    def _end(
+    def end(
         self, todo: str, status: Status, *, result: Mapping[str, Any] | None = None, reason: str | None = None
     ) -> None:
         """End a todo, pass on what that decides, and queue what it releases."""
@@ -265,10 +264,10 @@ class Core:
     def _race_lost(self, race: str) -> None:
         members = [n for n, _ in self.state.graph[race].into]
         if all(n.status == "skipped" for n in members):
-            self._end(race, "skipped", reason="all its members were skipped")
+            self.end(race, "skipped", reason="all its members were skipped")
         else:
             told = ", ".join(f"`{n.id}` {_PAST.get(n.status, n.status)}" for n in members)
-            self._end(race, "failed", reason=f"no member succeeded: {told}")
+            self.end(race, "failed", reason=f"no member succeeded: {told}")
 
     def _drop_losers(self, race: str) -> None:
         if self.state.todos[race].spec.body.get("losers", "cancel") == "keep":
@@ -289,81 +288,10 @@ class Core:
         """Start everything that may start now."""
         halted = self.state.stopping or self.state.paused
         while not halted and (todo := self.state.next_ready()) is not None:
-            info = self.state.todos[todo]
             try:
-                self._start(todo, info)
+                core_start.start(self, todo)
             except TurnoutError as error:
-                self._end(todo, "failed", reason=error.message, result={"failure": "failed"})
-
-    def _start(self, todo: str, info: TodoInfo) -> None:
-        body, context = self.state.body(todo), self.state.context(todo)
-        match self.state.run_as(todo):
-            case "gate":
-                value = evaluate(body["if"], context)
-                reason = None if value else f"`{body['if']}` does not hold"
-                self._end(todo, "completed" if value else "failed", result={"value": bool(value)}, reason=reason)
-            case "race":
-                self._end(todo, "completed", result=self._winner(todo))
-            case "ask":
-                self._begin(todo)
-                question = body["question"] if body.get("literal") else render_tree(body["question"], context)
-                self._ask(todo, str(question), body.get("default", "no"))
-            case "stop":
-                self._begin(todo)
-                self._stop_job(todo, body["todo"])
-            case "tool":
-                render_tree(body.get("args", {}), context)  # what cannot be rendered fails before it begins
-                self.state.tools.add(todo)
-                self._begin(todo)
-            case "think":
-                prompt = body["prompt"] if body.get("literal") else render_tree(body["prompt"], context)
-                self.state.tools.add(todo)
-                self._begin(todo)
-                self.emit(talk.child_started(self._child(todo), title=info.spec.title, prompt=str(prompt), todo=todo))
-            case "research":
-                raise UsageError("no model is configured and the step has no `fallback`", hint=_NO_MODEL)
-            case _:
-                self._submit(todo, info, context)
-
-    def _begin(self, todo: str, host: str | None = None) -> None:
-        info = self.state.todos[todo]
-        info.attempts += 1
-        t = self.state.graph.start(todo)
-        self.emit(c.todo_status(todo, t.was, t.now, attempt=info.attempts, host=host))
-
-    def _submit(self, todo: str, info: TodoInfo, context: Mapping[str, Any]) -> None:
-        if info.host is None:
-            self.state.place(todo)  # it could not be placed when it was queued, and this says why
-        host = str(info.host)
-        gpus = self.state.choose_gpus(host, info.gpus)
-        spec = job_spec(todo, info.body, {**context, "attempt": info.attempts + 1}, self.state, gpus)
-        id = job_id(self.state.session, todo, info.attempts + 1)
-        self._begin(todo, host)
-        job = JobInfo(
-            id=id, todo=todo, host=host, spec=spec, gpus=gpus, state="submitted", is_service=bool(spec.get("ready"))
-        )
-        self.state.take(job, keep=bool(info.body.get("keep")))
-        self.emit(c.job_submitted(id, todo=todo, attempt=info.attempts, host=host, spec=spec, gpus=gpus))
-
-    def _ask(self, todo: str, question: str, default: str) -> None:
-        self.state.questions[todo] = question
-        self.emit(c.approval_asked(todo, question, default))
-        if self.state.settings.get("yes"):
-            self._answered(Answered(todo, "yes", "--yes"))
-
-    def _stop_job(self, todo: str, of: str) -> None:
-        job = self.state.live_job(of)
-        if job is None:
-            self._end(todo, "completed", result={"job": None, "ended": "had ended before"})
-            return
-        self.state.stops.setdefault(job.id, []).append(todo)
-        self.kill(of, f"stopped by `{todo}`")
-
-    def _winner(self, race: str) -> dict[str, Any]:
-        first = next((n for n, _ in self.state.graph[race].into if n.status == "completed"), None)
-        if first is None:
-            raise UsageError(f"race `{race}` has no members", hint="name the todos that race: `race: [a, b]`")
-        return {**(self.state.todos[first.id].result or {}), "winner": first.id}
+                self.end(todo, "failed", reason=error.message, result={"failure": "failed"})
 
     # The end
 
@@ -381,7 +309,7 @@ class Core:
         else:
             self._session("completed", None)
 
-    def _child(self, todo: str) -> str:
+    def child(self, todo: str) -> str:
         """The id of the subagent's session: one for each attempt, like that of a job."""
         return job_id(self.state.session, todo, self.state.todos[todo].attempts)
 

@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from agent import core as core_module
-from agent import recording
+from agent import core_start, recording
 from agent.check import check
 from agent.cli_check import check_
 from agent.core import Core
@@ -119,9 +119,7 @@ def test_a_change_of_behaviour_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     log = two_jobs(*STORY)
     assert check(log).difference is None
     monkeypatch.setattr(core_module.c, "job_cancel", core_module.c.job_cancel)  # the module is shared: only the core
-    monkeypatch.setattr(
-        Core, "_fail", lambda self, todo, kind, reason, output: self._end(todo, "failed", reason=reason)
-    )
+    monkeypatch.setattr(Core, "_fail", lambda self, todo, kind, reason, output: self.end(todo, "failed", reason=reason))
     found = check(log).difference
     assert found is not None
     again = next(m for m in log if m.kind == "todo.status" and m.payload["now"] == "pending")
@@ -188,9 +186,10 @@ def test_accepting_without_a_change_changes_nothing(tmp_path: Path) -> None:
 def test_accepting_follows_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After `--accept` the recording checks; what today's code asks that nobody answered is named and stays open."""
     path = written(two_jobs(*STORY), tmp_path / "r.jsonl")
-    monkeypatch.setattr(
-        core_module, "job_id", lambda session, todo, attempt: f"{session}.{todo}.{attempt + (todo == 'b')}"
-    )
+    for module in (core_module, core_start):
+        monkeypatch.setattr(
+            module, "job_id", lambda session, todo, attempt: f"{session}.{todo}.{attempt + (todo == 'b')}"
+        )
     assert check(recording.read(path)["s"]).difference is not None
     done = recording.accept(path)
     assert done.changed
