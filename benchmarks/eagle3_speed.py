@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each setting, after its first steps")
     parser.add_argument("--vocabulary", type=int, default=16384)
     parser.add_argument("--steps", type=int, default=5, help="unrolled")
-    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[16384, 49152, 98304])
+    parser.add_argument("--batch-tokens", type=int, nargs="+", default=[15360, 46080, 92160])
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument("--answer-tokens", type=int, default=256)
     parser.add_argument("--compare-steps", type=int, default=60)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .runtime import read_lines, write_text
+from .runtime import read_lines, say, write_text
 
 Row = dict[str, Any]
 
@@ -24,6 +24,8 @@ class Journal:
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(folder / "tensorboard", purge_step=done + 1)
+        else:
+            say(f"TensorBoard is not installed here: the log is `{path}` alone")
 
     def write(self, row: Row) -> None:
         self._file.write(json.dumps(row) + "\n")

@@ -10,6 +10,7 @@ One transfer a step brings all its figures from the device: the only place where
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import shutil
@@ -82,7 +83,10 @@ class Trainer:
         rooms = [self.feed.form.room(length) for length in self.feed.lengths]
         stream = itertools.islice(batches(rooms, self.settings.batch_tokens, self.seed), self.read, None)
         began, first, clock, counted = time.monotonic() - self.seconds, self.done, 0.0, 0
-        with watch(self.settings.profile and self.group.leads, self._show_profile) as profiler:
+        with (
+            contextlib.closing(journal) if journal else contextlib.nullcontext(),
+            watch(self.settings.profile and self.group.leads, self._show_profile) as profiler,
+        ):
             while (share := share_done(self.settings, self.done, self.seconds)) < 1:
                 picked = list(itertools.islice(stream, per_step))[self.group.rank :: self.group.size]
                 row = self._step(picked, share, time.monotonic() - began)
@@ -91,12 +95,12 @@ class Trainer:
                     clock, counted = time.monotonic(), self.tokens
                 elif self.done - first > WARM:
                     self.rate = (self.tokens - counted) / (time.monotonic() - clock)
+                paused = time.monotonic()
                 self._after(row, journal, share_done(self.settings, self.done, self.seconds) >= 1)
+                clock += time.monotonic() - paused  # judging and saving are no training: the rate is without them
                 progress.update(min(100, int(100 * share_done(self.settings, self.done, self.seconds))))
                 if profiler:
                     profiler.step()
-        if journal:
-            journal.close()
 
     def _after(self, row: Row, journal: Journal | None, last: bool) -> None:
         """Log, judge and save what this step calls for."""
