@@ -219,7 +219,8 @@ def test_a_page_prints(browser: Chromium, file: Path) -> None:
 def test_a_long_session_stays_small_and_quick_to_use(browser: Chromium, tmp_path: Path) -> None:
     """A day of 20,000 messages is a page below two megabytes, drawn in pieces, that can be searched and sought."""
     db = Database.open(str(tmp_path / "turnout.db"))
-    made = page(from_database(db, long(db)))
+    recording = from_database(db, long(db))
+    made = page(recording)
     assert len(made.encode()) < LIMIT
     path = tmp_path / "long.html"
     path.write_text(made, encoding="utf-8")
@@ -229,6 +230,10 @@ def test_a_long_session_stays_small_and_quick_to_use(browser: Chromium, tmp_path
     slider = "document.querySelector('.player input')"
     browser.evaluate(f"{slider}.value = 9000; {slider}.dispatchEvent(new Event('input'))")
     assert browser.evaluate("document.querySelectorAll('.item.now').length") == 1
+    drawn = browser.evaluate("[...document.querySelectorAll('.box')].map((b) => b.dataset.id)")
+    assert len(drawn) < 40, "of very many todos those around the moment are drawn"
+    started = [todo for todo in recording.board(9_000).todos.values() if todo.started]
+    assert max(started, key=lambda todo: todo.started or 0).id in drawn
     browser.key("/")
     for letter in "configuration 300":
         browser.key(letter)

@@ -64,15 +64,56 @@ function layout(nodes) {
   return { layers, layer, place };
 }
 
+const MOST_BOXES = 80;
+const AROUND = 14;
+
+/** Of very many nodes those around a moment: what ran last, what runs, what came next. Edges to others are left out. */
+function around(all, order, place) {
+  if (all.size <= MOST_BOXES) return all;
+  const begun = lastWhere(order, ([start]) => start < place) + 1;
+  const near = order.slice(Math.max(0, begun - AROUND), begun + AROUND).map(([, id]) => id);
+  const running = order
+    .slice(0, begun)
+    .filter(([, id]) => all.get(id).todos.some((t) => statusAt(t, place)?.[1] === "in_progress"));
+  const chosen = new Set([...near, ...running.slice(-AROUND).map(([, id]) => id)]);
+  const kept = new Map();
+  for (const [id, node] of all) {
+    if (chosen.has(id))
+      kept.set(id, { ...node, edges: new Map([...node.edges].filter(([, edge]) => chosen.has(edge.from))) });
+  }
+  return kept;
+}
+
+/** Nodes by the row at which they first started, or were decided. */
+function byStart(all) {
+  const startOf = (t) =>
+    (t.history.find(([, status]) => status === "in_progress") ||
+      t.history.find(([, status]) => TERMINAL.has(status)) || [Infinity])[0];
+  return [...all].map(([id, node]) => [Math.min(...node.todos.map(startOf)), id]).sort((a, b) => a[0] - b[0]);
+}
+
 function makeGraph(m, act) {
   if (!m.todos.length) return null;
-  const nodes = nodesOf(m);
-  const { layers, layer, place } = layout(nodes);
-  const most = Math.max(...layers.map((l) => l.length));
+  const all = nodesOf(m),
+    order = byStart(all);
   const frame = h("div", { class: "graph-scroll", tabindex: "0", "aria-label": "todo graph" });
   const shown = new Map(),
     lines = [];
-  const size = layers.length > 6 ? SLIM : BOX;
+  let nodes, layers, layer, place, most, size, names;
+
+  /** Choose the nodes of a moment; whether they are others than before. */
+  function choose(moment) {
+    const next = around(all, order, moment);
+    const called = [...next.keys()].join("\n");
+    if (called === names) return false;
+    names = called;
+    nodes = next;
+    ({ layers, layer, place } = layout(nodes));
+    most = Math.max(...layers.map((l) => l.length));
+    size = layers.length > 6 ? SLIM : BOX;
+    return true;
+  }
+  choose(act.place());
 
   function draw() {
     const tall = frame.clientWidth > 0 && frame.clientWidth < 560;
@@ -154,6 +195,17 @@ function makeGraph(m, act) {
     return node_;
   }
 
+  /** Bring what started last into sight, where the graph is wider or higher than its frame. */
+  function centre(moment) {
+    if (frame.scrollWidth <= frame.clientWidth && frame.scrollHeight <= frame.clientHeight) return;
+    const begun = order.filter(([start, id]) => start < moment && shown.has(id)).pop();
+    if (!begun) return;
+    const box = shown.get(begun[1]).g.getBoundingClientRect(),
+      view = frame.getBoundingClientRect();
+    frame.scrollLeft += box.left - view.left - (view.width - box.width) / 2;
+    frame.scrollTop += box.top - view.top - (view.height - box.height) / 2;
+  }
+
   function update(at) {
     const now = at >= m.rows.length ? m.end : timeAt(m, at);
     for (const { g, state, under, bar, node, single } of shown.values()) {
@@ -218,8 +270,12 @@ function makeGraph(m, act) {
     node,
     draw,
     at: (place) => {
-      moment.textContent = place >= m.rows.length ? "at the end" : `at ${clock(timeAt(m, place))}`;
-      update(place);
+      const when = place >= m.rows.length ? "at the end" : `at ${clock(timeAt(m, place))}`;
+      const changed = choose(place);
+      moment.textContent = nodes === all ? when : `${when}, ${nodes.size} of ${all.size} around it`;
+      if (changed) draw();
+      else update(place);
+      if (nodes !== all || place < m.rows.length) centre(place);
     },
   };
 }
