@@ -31,7 +31,7 @@ from state.errors import SessionBusy
 from state.log import append, read
 from state.models import Message, Session, table
 
-HISTORY = 200
+HISTORY = 100
 """Messages of the log that a resumed chat begins with."""
 POLL_S = 0.5
 _KINDS = ", ".join(f"'{kind}'" for kind in (*SHOWN, "todo.status") if kind != "model.asked")
