@@ -194,6 +194,13 @@ def test_what_a_newer_release_has_is_carried_over() -> None:
     assert parsed(text, version="0.5.23") == {"default_chat_template_kwargs": {"enable_thinking": False}}
 
 
+def test_a_flag_on_its_way_out_is_said() -> None:
+    """What a newer release takes but calls deprecated is told, with what it wants instead."""
+    found = translate("vllm serve M -dp 2 -tp 2 --enable-expert-parallel", version="0.5.23")
+    assert "--attn-dp-size" in " ".join(found.warnings)
+    assert "deprecated" not in said(translate("vllm serve M -dp 2 -tp 2 --enable-expert-parallel"))
+
+
 def test_a_secret_is_never_repeated() -> None:
     """Keys and tokens are in no part of what comes out, and the command takes them from the environment."""
     texts = [

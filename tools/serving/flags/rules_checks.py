@@ -50,3 +50,13 @@ def chunks_of_pages(work: Work) -> None:
         if entry.result.startswith("--chunked-prefill-size"):
             entry.kind, entry.result = "changed", f"--chunked-prefill-size {fitting}"
             entry.notes.append(f"a whole number of pages: {chunk} is none of {page}, {fitting} is {fitting // page}")
+
+
+@finish(95)
+def on_their_way_out(work: Work) -> None:
+    """Flags that this SGLang takes and means to drop."""
+    for flag in work.flags:
+        option = work.table.find(flag)
+        if option is not None and option.instead:
+            why = f"SGLang {work.table.version} takes it and calls it deprecated, for {option.instead}"
+            work.say(flag, "default", flag, why, cost=1)
