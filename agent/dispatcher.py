@@ -24,12 +24,13 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection, select
 
 from agent.core import Core, open_effects
-from agent.events import Answered, Edit, Event, Go, JobSeen, Op, Pause, Reset, Stop, ToolEnded
+from agent.events import Answered, Edit, Event, Go, Op, Pause, Reset, Stop, ToolEnded
 from agent.hosts import Hosts
 from agent.launcher import CONNECT_PATIENCE_S, Launcher
 from agent.load import load, usable_gpus
 from agent.payload import snapshot_path
 from agent.reports import Reports
+from agent.seen import job_seen
 from agent.state import SessionState
 from agent.templates import render_tree
 from state import changes as c
@@ -41,7 +42,7 @@ from state.failpoints import failpoint
 from state.log import append_system
 from state.models import Lease, table
 from tools.base import ONCE, TOOLS, ToolCall
-from tools.jobs import ContactEvent, JobState, describe_end, failure_kind
+from tools.jobs import ContactEvent, JobState
 
 log = structlog.get_logger(__name__)
 
@@ -340,31 +341,6 @@ class Dispatcher:
             if any("GPU" in what for _, what in self.state.waiting()):
                 self.state.see_leases(await self.db.aread(_leases))
                 self.post(Go())
-
-
-def job_seen(state: JobState) -> JobSeen | None:
-    """What a host's word about a job means to the core; `None` where it means nothing new."""
-    if state.refused is not None:
-        return JobSeen(state.id, "refused", failure="failed", reason=f"not started: {state.refused}")
-    if state.terminal:
-        return JobSeen(
-            state.id,
-            state.state,
-            rc=state.rc,
-            signal=state.signal,
-            failure=failure_kind(state),
-            reason=None if state.ok else describe_end(state),
-            output=state.output,
-            started=state.started,
-            ended=state.ended,
-        )
-    if state.state == "unknown":
-        return JobSeen(state.id, "lost", failure="lost", reason="the host has no record of it any more")
-    if state.state == "ready":
-        return JobSeen(state.id, "ready", output=state.output, started=state.started)
-    if state.state in ("running", "orphan"):
-        return JobSeen(state.id, "running", started=state.started)
-    return None
 
 
 def _leases(conn: Connection) -> list[tuple[str, int, str]]:
