@@ -16,6 +16,8 @@ from state import conversation as talk
 from state.changes import Change
 
 TOLD_KINDS = frozenset({"job", "tool", "research", "ask", "gate", "race"})
+LEAVE = "call:"
+"""Begins the id of a question for the operator's leave, which a tool call asked."""
 MAX_RESULT_CHARS = 4_000
 MAX_REASON_CHARS = 2_000
 
@@ -25,6 +27,8 @@ def ended(state: SessionState, todo: str) -> Change | None:
     node, info = state.graph[todo], state.todos[todo]
     if node.kind not in TOLD_KINDS or node.status not in ("completed", "failed"):
         return None
+    if todo.startswith(LEAVE) and node.status == "completed":
+        return None  # leave was given: what waited for it tells how it went
     state.notices += 1
     text = f"todo `{todo}` ({info.spec.title}) {node.status}"
     if info.reason:

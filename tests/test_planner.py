@@ -115,6 +115,28 @@ def test_what_wants_leave_waits_for_the_operator_and_nothing_else_does(tmp_path:
     play(turns, main)
 
 
+def test_a_refused_quick_command_is_told_in_its_result_and_leave_that_was_given_is_no_news(tmp_path: Path) -> None:
+    """`run` waits for the operator too: a no is its result; a yes is told by what it lets happen, and not by itself."""
+    turns = [
+        {"when": "first", "tools": [tool("run", command="rm -f one")]},
+        {"when": "not run: answered `no`", "say": "Not so."},
+        {"when": "second", "tools": [tool("run", command="rm -f two")]},
+        {"when": "exit code 0", "say": "Done so."},
+    ]
+
+    async def main(server: ScriptedModel) -> None:
+        async with talking(tmp_path, configured(server), Face("no")) as (talk, face):
+            talk.hear("first")
+            await face.until(lambda: "Not so." in face.words())
+            face._answers = "yes"
+            talk.hear("second")
+            await face.until(lambda: "Done so." in face.words())
+            assert talk.transcript.notices == {}
+
+    server = play(turns, main)
+    assert len(server.requests) == 4
+
+
 def test_the_graph_is_edited_in_one_call_and_told_exactly(tmp_path: Path) -> None:
     """Jobs, a race, a gate and its contingency in one edit; what cannot be is told beside what was done."""
     add = [

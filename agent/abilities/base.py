@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy import Connection
 
 from agent.config import Config
+from agent.core_notice import LEAVE
 from agent.events import Add, Op
 from agent.model import UNREADABLE
 from agent.state import SessionState
@@ -202,4 +203,4 @@ def leave(use: Use, what: str, decision: Decision, *, host: str, command: str) -
     body: dict[str, Any] = {"question": what, "default": "no", "host": host, "command": command, "why": decision.why}
     body |= {"rule": decision.rule, "by": "model", "literal": True}
     body["lasting"] = [rule.as_json() for rule in decision.lasting]
-    return Add(TodoSpec(f"call:{use.id}", f"May I? {what}"[:120], "ask", body, priority="high"))
+    return Add(TodoSpec(f"{LEAVE}{use.id}", f"May I? {what}"[:120], "ask", body, priority="high"))

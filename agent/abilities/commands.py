@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from sqlalchemy import select
 
 from agent.abilities.base import MAX_CHARS, Ability, Input, Result, Use, _Answered, fenced, free_id, leave
+from agent.core_notice import LEAVE
 from agent.events import Add, Cancel, Kill, Op
 from agent.playbook_schema import Ready, RetryRule, seconds
 from agent.templates import has_template
@@ -188,8 +189,9 @@ async def outcome_of(use: Use, id: str) -> Result:
     told = use.graph.notice_of(id)
     job = state.last_job(id)
     if job is None:
-        door = next((a for a, _ in node.into if a.id.startswith("call:")), None)
+        door = next((a for a, _ in node.into if a.id.startswith(LEAVE)), None)
         why = state.todos[door.id].reason if door else info.reason
+        told += use.graph.notice_of(door.id) if door else ()
         return Result(f"not run: {why or node.status}", is_error=True, notices=told)
     host = await use.desk.host(str(info.body["host"]))
     text, size = await tail_of(host, job, TAIL_BYTES)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from agent.abilities.base import Ability, Input, Result, Use, _Answered, fenced, free_id, leave
 from agent.abilities.commands import After, HostName, JobInput, edges, guarded, judge, spec_of
+from agent.core_notice import LEAVE
 from agent.events import Add, Alter, Cancel, Link, Op, Reset
 from agent.joining import joining
 from agent.playbook_find import catalogue
@@ -239,7 +240,7 @@ def _named() -> set[str]:
 
 def _behind(op: Op, first: list[tuple[str, On]], inner: set[str]) -> Op:
     """A todo of the playbook that waits for nothing within it waits for what stands before the playbook."""
-    if not isinstance(op, Add) or op.spec.id.startswith("call:") or any(src in inner for src, _ in op.after):
+    if not isinstance(op, Add) or op.spec.id.startswith(LEAVE) or any(src in inner for src, _ in op.after):
         return op
     return Add(op.spec, (*op.after, *first))
 
