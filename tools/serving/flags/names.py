@@ -31,7 +31,6 @@ COPIES = {
     "enable-force-include-usage": "--stream-response-default-include-usage",
     "enable-sleep-mode": "--enable-memory-saver",
     "kv-events-config": "--kv-events-config",
-    "limit-mm-per-prompt": "--limit-mm-data-per-request",
     "cpu-offload-gb": "--cpu-offload-gb",
     "block-size": "--page-size",
     "pipeline-parallel-size": "--pp-size",

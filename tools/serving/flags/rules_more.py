@@ -211,3 +211,17 @@ def encoder_attention(work: Work, item: Item) -> None:
         work.say(item, "none", "", f"SGLang has no {item.first} for encoders; it chooses itself", cost=2)
     else:
         work.copy(item, "--mm-attention-backend", target, kind="renamed")
+
+
+@rule("limit-mm-per-prompt")
+def media(work: Work, item: Item) -> None:
+    """Numbers by kind; vLLM may also be told sizes, which SGLang does not take."""
+    value = item.value
+    if not isinstance(value, dict):
+        work.copy(item, "--limit-mm-data-per-request")
+        return
+    told = {kind: inner.get("count", 0) if isinstance(inner, dict) else inner for kind, inner in value.items()}
+    entry = work.copy(item, "--limit-mm-data-per-request", json.dumps(told))
+    if told != value:
+        entry.kind = "changed"
+        entry.notes.append("sizes are lost, the numbers are kept")
