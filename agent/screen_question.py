@@ -139,6 +139,12 @@ class QuestionPanel(Vertical, can_focus=True):
     def on_blur(self) -> None:
         self.call_later(self._paint)
 
+    def on_paste(self, event: events.Paste) -> None:
+        """What is pasted is meant for the prompt."""
+        if not self._input.has_focus:
+            event.stop()
+            self._type((self._drop() or "") + event.text.rstrip("\n"))
+
     def on_key(self, event: events.Key) -> None:
         question = self.current
         if question is None or self._input.has_focus:

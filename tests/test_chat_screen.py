@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from rich.text import Text
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -142,6 +142,18 @@ async def test_typing_is_never_taken_for_an_answer(tmp_path: Path) -> None:
         await until(app, lambda: app.query_one(QuestionPanel).current is not None)
         await pilot.press("y")
         assert app.query_one(Prompt).text == "why"
+        assert status(app, "leave") == "in_progress"
+
+
+async def test_what_is_pasted_at_a_question_goes_to_the_prompt(tmp_path: Path) -> None:
+    """A paste is no answer, and it is not lost."""
+    async with opened() as (app, pilot):
+        await type_line(app, pilot, f"/run {playbook(tmp_path, ASKS)}")
+        await until(app, lambda: bool(app.session.chat.questions))
+        if not app.query_one(QuestionPanel).has_focus:
+            await pilot.press("tab")
+        app.post_message(Paste("y\nand more\n"))
+        await until(app, lambda: app.query_one(Prompt).text == "y\nand more")
         assert status(app, "leave") == "in_progress"
 
 
