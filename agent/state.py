@@ -210,7 +210,7 @@ class SessionState:
     # Waiting
 
     def enqueue(self, node: Node) -> None:
-        """Put a ready todo where it waits for its turn; not before the job of an attempt that was given up has ended."""
+        """Put a ready todo where it waits for its turn; not before the job of an earlier attempt has ended."""
         if node.id in self._queued or self.live_job(node.id) is not None:
             return
         self._queued.add(node.id)
@@ -239,7 +239,7 @@ class SessionState:
             return "now", ""  # starting it meets the same error and fails the todo with it
 
     def place(self, todo: str) -> int | str:
-        """Find out on which host a job is to run and how many GPUs it wants. Raises `TurnoutError` if it cannot be told."""
+        """Render on which host a job is to run and how many GPUs it wants, which are returned. Raises `TurnoutError`."""
         info, context = self.todos[todo], self.context(todo)
         host = str(render_tree(info.body["host"], context))
         gpus = render_tree(info.body.get("gpus") or 0, context) or 0

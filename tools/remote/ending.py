@@ -89,13 +89,16 @@ def _cancel(root: str, job: str) -> None:
 
 
 def _await_start(root: str, ids: Sequence[str]) -> None:
-    """Wait for supervisors that were between taking the lock and writing `run` when `cancel` was written."""
+    """Wait for supervisors that were starting when `cancel` was written, and may have looked for it just before.
+
+    Until `child` is there a look at the processes could miss the one that is about to be.
+    """
     deadline = time.monotonic() + _SETTLE_S
     for job in ids:
         folder = store.job_folder(root, job)
         while (
             time.monotonic() < deadline
-            and not os.path.exists(os.path.join(folder, "run"))
+            and not any(os.path.exists(os.path.join(folder, name)) for name in ("child", "exit"))
             and linux.lock_held(os.path.join(folder, "lock"))
         ):
             time.sleep(0.02)
@@ -134,8 +137,15 @@ def _shared_memory(families: Sequence[proc.Family]) -> dict[str, dict[str, int]]
     found: dict[str, dict[str, int]] = {}
     for job, members in proc.families(families).items():
         paths = {path for process in members for path in proc.files_in(process.pid, _SHM) if known_shm(path)}
-        found[job] = {path: os.stat(path).st_ino for path in paths if os.path.exists(path)}
+        found[job] = {path: inode for path in paths if (inode := _inode(path))}
     return found
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return 0  # its owner removed it just now
 
 
 def known_shm(path: str) -> bool:

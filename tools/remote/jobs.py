@@ -7,6 +7,7 @@ it is asked about is still told right (`exit` is read again after the lock was f
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from typing import Any, Dict
@@ -88,18 +89,30 @@ def _ended(folder: str, job: str, record: dict[str, Any]) -> State:
 def _output(folder: str) -> State:
     path = os.path.join(folder, "output.json")
     try:
-        size = os.path.getsize(path)
-    except FileNotFoundError:
-        return {}
-    if size > _LARGEST_OUTPUT:
-        return {"output_error": f"output.json has `{size}` bytes, at most `{_LARGEST_OUTPUT}` are read"}
-    with open(path, "rb") as file:
-        data = file.read()
-    try:
-        value = json.loads(data)
+        data = store.read_file(path, _LARGEST_OUTPUT + 1)
+        if data is None:
+            return {}
+        if len(data) > _LARGEST_OUTPUT:
+            size = os.path.getsize(path)
+            return {"output_error": f"output.json has `{size}` bytes, at most `{_LARGEST_OUTPUT}` are read"}
+        # NaN and the infinities are Python's own: JSON has none, and no reader of the result would understand them.
+        value = json.loads(data, parse_constant=lambda name: None, parse_float=_finite)
+    except OSError as error:
+        return {"output_error": f"output.json cannot be read: {error.strerror}"}
+    except RecursionError:
+        return {"output_error": "output.json is nested too deeply"}
     except ValueError as error:
         return {"output_error": f"output.json is no JSON: {error}"}
     return {"output": value} if isinstance(value, dict) else {"output_error": "output.json is no JSON object"}
+
+
+def _finite(number: Any) -> float | None:
+    """As a float; None for what is none, or too large to be one."""
+    try:
+        value = float(number)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def log_facts(folder: str) -> State:
@@ -114,14 +127,20 @@ def log_facts(folder: str) -> State:
 
 def tail(folder: str, limit: int = _TAIL) -> bytes:
     """The last `limit` bytes of the job's log; empty when there is none."""
-    try:
-        fd = os.open(os.path.join(folder, "log"), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    fd = _open_log(folder)
+    if fd is None:
         return b""
     try:
         return os.pread(fd, limit, max(0, os.fstat(fd).st_size - limit))
     finally:
         os.close(fd)
+
+
+def _open_log(folder: str) -> int | None:
+    try:
+        return store.open_file(os.path.join(folder, "log"))
+    except store.NotAFile:
+        return None
 
 
 def _tail_text(folder: str) -> str:
@@ -142,8 +161,8 @@ def progress(folder: str) -> State | None:
         found.update(told)
     elif marks:
         done, total, unit = marks[-1].groups()
-        found.update(done=float(done), unit=unit.decode("utf-8", "replace").strip() or None)
-        found["total"] = float(total) if total else None
+        found.update(done=_finite(done), unit=unit.decode("utf-8", "replace").strip() or None)
+        found["total"] = _finite(total) if total else None
     return found or None
 
 
@@ -157,7 +176,7 @@ def _progress_file(folder: str, *, newer_than_log: bool) -> State | None:
     value = store.read_json(path)
     if not value:
         return None
-    numbers = {k: float(value[k]) for k in ("done", "total") if isinstance(value.get(k), (int, float))}
+    numbers = {k: _finite(value[k]) for k in ("done", "total") if isinstance(value.get(k), (int, float))}
     return dict(numbers, unit=str(value["unit"])[:40] if value.get("unit") else None)
 
 
@@ -167,9 +186,8 @@ def read_log(folder: str, offset: int, limit: int) -> tuple[State, bytes]:
     A log shorter than `offset` was emptied by somebody: reading restarts at 0 and says `truncated`. A range that was
     given up is stepped over: the answer's `offset` is then larger than the one asked for.
     """
-    try:
-        fd = os.open(os.path.join(folder, "log"), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    fd = _open_log(folder)
+    if fd is None:
         return {"offset": 0, "size": 0, "inode": 0, "truncated": offset > 0}, b""
     try:
         info = os.fstat(fd)

@@ -18,7 +18,10 @@ def trim(folder: str, cap: int) -> None:
     """Bring the log's size on disk below `cap` bytes. A file system without holes keeps the log whole, and says so."""
     path = os.path.join(folder, "log")
     record = os.path.join(folder, "dropped")
-    size = os.path.getsize(path)
+    try:
+        size = os.path.getsize(path)
+    except FileNotFoundError:
+        return  # the job removed its log: that is its right, and no reason to stop looking after it
     dropped = store.read_json(record) or {}
     if size - dropped.get("length", 0) <= cap or dropped.get("error"):
         return

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from typing import Any
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -80,15 +81,46 @@ def write_json(path: str, value: Any, *, durable: bool = True, named: bool = Tru
 def read_json(path: str) -> dict[str, Any] | None:
     """The JSON object in `path`; None when there is no such file, `{}` when it is damaged."""
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read(_LONGEST_RECORD))
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return None
-        raise
-    except ValueError:
+        data = read_file(path, _LONGEST_RECORD)
+    except NotAFile:
         return {}
-    return value if isinstance(value, dict) else {}
+    try:
+        value = None if data is None else json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) or data is None else {}
+
+
+class NotAFile(OSError):
+    """What has the name of a file is a folder, a pipe or a device."""
+
+
+def open_file(path: str) -> int | None:
+    """A descriptor of the regular file `path`; None when there is none. Raises NotAFile, and OSError as it comes.
+
+    A job may put anything into its folder, and the reader must neither wait for a pipe nor read a device without end.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ELOOP):  # a socket, or links that lead nowhere
+            raise NotAFile(errno.EINVAL, "it is no file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise NotAFile(errno.EINVAL, "it is no file")
+    return fd
+
+
+def read_file(path: str, limit: int) -> bytes | None:
+    """The first `limit` bytes of the regular file `path`; None when there is none. Raises as `open_file` does."""
+    fd = open_file(path)
+    if fd is None:
+        return None
+    with open(fd, "rb") as file:
+        return file.read(limit)
 
 
 def spec_hash(spec: dict[str, Any]) -> str:

@@ -203,6 +203,8 @@ class _Supervisor:
                 return None
             if pid == self.child:
                 return status
+            if pid == self.checker:
+                self.checker = 0  # it has seen the sign; from now on the number may be somebody else's
             if pid == 0:
                 return None
 

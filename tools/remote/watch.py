@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import time
+from contextlib import suppress
 from typing import Any, Callable, Iterable, Sequence
 
 from . import jobs, linux, proc, store, wire
@@ -73,7 +74,8 @@ class Watcher:
             blind = [job for job, watch in self._watched.items() if watch.pidfd < 0 or self._news(job, watch)]
             events = self._look(blind)
         for job, watch in self._watched.items():
-            events += self._progress(job, watch)
+            with suppress(OSError):
+                events += self._progress(job, watch)
         self._tell(events)
 
     def _news(self, job: str, watch: _Watch) -> bool:
@@ -83,7 +85,10 @@ class Watcher:
         events = []
         for job in dict.fromkeys(ids):
             watch = self._watched[job]
-            state = jobs.state(self._root, job, self._boot)
+            try:
+                state = jobs.state(self._root, job, self._boot)
+            except OSError:
+                continue  # what one job did to its folder must not end the watch over the others: looked at again
             if state["state"] == "unknown" and watch.told in ("running", "ready", "orphan"):
                 state = {"id": job, "state": "lost", "reason": "its directory on the host was deleted"}
             if state["state"] in _EVENTS and state["state"] != watch.told:

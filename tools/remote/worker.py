@@ -32,7 +32,7 @@ class Report:
             view = memoryview(wire.encode(header, body))
             while view:
                 view = view[os.write(self.fd, view) :]
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionResetError):
             return False
         return True
 
