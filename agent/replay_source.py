@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, select, text
 
 from agent.look import find_session
@@ -55,8 +56,17 @@ def entries(conn: Connection, session: str, after: int = 0) -> Iterator[Entry]:
     """The messages of a session behind number `after`."""
     where = {"session": session, "after": after}
     for seq, time, kind, actor, payload, cause in conn.execute(_MESSAGES, where):
-        known = json.loads(payload) if isinstance(payload, (str, bytes)) else payload
-        yield Entry(seq, time, kind, actor, known, cause)
+        yield Entry(seq, time, kind, actor, _decoded(payload), cause)
+
+
+def _decoded(payload: Any) -> Any:
+    """SQLite gives text, PostgreSQL what it holds. The quick reader refuses NaN, which the log may hold."""
+    if not isinstance(payload, (str, bytes)):
+        return payload
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return json.loads(payload)
 
 
 def news(db: Database, recording: Recording) -> bool:

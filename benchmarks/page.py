@@ -44,6 +44,7 @@ def main() -> None:
         figures = {
             "messages": raw["messages"],
             "open_s": median(raw["open_s"]),
+            "open_cpu_s": median(raw["open_cpu_s"]),
             "seek_ms_median": median([1000 * s for s in raw["seek_s"]]),
             "seek_ms_p99": percentile([1000 * s for s in raw["seek_s"]], 0.99),
             "page_made_s": median(raw["made_s"]),
@@ -82,7 +83,9 @@ def measure(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
         "page_seek_ms": [],
     }
     for _ in range(rounds):
+        used = time.process_time()
         recording, panes = timed(raw["open_s"], lambda: opened(db, id))
+        raw["open_cpu_s"].append(time.process_time() - used)
         places = random.Random(5).sample(range(len(recording)), SEEKS)
         for place in places:
             timed(raw["seek_s"], lambda place=place, panes=panes: look(panes, place))  # type: ignore[misc]

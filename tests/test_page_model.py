@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.page import model, page
+from agent.page.build import squeeze
 from agent.page.fold import fold, fold_tree, lengths
 from agent.page.model import thin
 from agent.replay import Entry, Recording
@@ -112,3 +116,12 @@ def test_a_page_holds_the_logs_of_its_jobs(tmp_path: Path) -> None:
     assert log["text"].rstrip().endswith("last red")
     (job,) = model(recording, logs=fetch(db, recording, print))["jobs"]
     assert job["log"] == log
+
+
+def test_what_json_cannot_hold_is_held_all_the_same(story: Recording) -> None:
+    """Half of a surrogate pair and a number that is none neither stop a page nor spoil it."""
+    odd = Entry(
+        1, 1.0, "tool.answered", "tool:x", {"name": "x", "tool_use_id": "1", "content": "a\ud800b", "n": math.nan}
+    )
+    data = json.loads(zlib.decompress(squeeze(model(Recording(story.facts, [odd]))), -zlib.MAX_WBITS))
+    assert data["rows"][0][7] == {"text": "a?b", "rest": {"name": "x", "tool_use_id": "1", "n": None}}

@@ -233,3 +233,12 @@ def test_a_file_that_holds_nothing_says_so(tmp_path: Path) -> None:
         assert ended.returncode == 2, text
         assert "error: " in ended.stderr, text
         assert "Traceback" not in ended.stderr
+
+
+def test_a_payload_that_is_no_strict_json_is_read(db: Database) -> None:
+    """A number that is none (a loss that went to NaN) is in the log as a job reported it."""
+    tell(db)
+    nan = c.job_reported("pivot234.a.1", "h", done=float("nan"), total=None, unit=None, line="")
+    db.write(lambda conn: append(conn, "pivot234", [nan], BEGAN + 9999))
+    done = from_database(db, "pivot234").entries[-1].payload["done"]
+    assert done != done

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import re
 import zlib
 from functools import cache
@@ -67,10 +66,19 @@ def squeeze(data: Any) -> bytes:
     """JSON, deflated without a header as `DecompressionStream("deflate-raw")` takes it."""
     try:
         text = orjson.dumps(data, default=str, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # half of a surrogate pair, which it refuses
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    except TypeError:  # half of a surrogate pair, which no page can hold
+        text = orjson.dumps(_whole(data), default=str, option=orjson.OPT_NON_STR_KEYS)
     squeezer = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     return squeezer.compress(text) + squeezer.flush()
+
+
+def _whole(value: Any) -> Any:
+    """The same value, with a question mark for each half of a character."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_whole(key): _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def assemble(data: Any, title: str, *, live: bool = False) -> str:
