@@ -100,7 +100,7 @@ class Dispatcher:
         self._send, self._receive = anyio.create_memory_object_stream[Event](float("inf"))
         self._listening: set[str] = set()
         self._probed: set[str] = set()
-        self._tools: dict[str, anyio.CancelScope] = {}
+        self._tools: dict[tuple[str, int], anyio.CancelScope] = {}  # by todo and attempt
         self._think = think
         self._edits: dict[str, _Waiting] = {}
         self._closed = False
@@ -177,7 +177,7 @@ class Dispatcher:
     def _not_to_be_repeated(self) -> list[str]:
         """Tools that were running when the driver died, and that must not run twice."""
         todos = [todo for todo in self.state.tools if self.state.body(todo).get("tool") in ONCE]
-        self._tools |= {todo: anyio.CancelScope() for todo in todos}
+        self._tools |= {(todo, self.state.todos[todo].attempts): anyio.CancelScope() for todo in todos}
         return todos
 
     async def _loop(self, effects: TaskGroup, beside: TaskGroup) -> None:
@@ -205,6 +205,7 @@ class Dispatcher:
                 raise
             await self._reload(effects, beside, events)
             return
+        self._conflicts = 0
         self.observer.changed(changes, seqs)
         self._tell_editors()
         self._perform(effects, beside, changes)
@@ -220,9 +221,12 @@ class Dispatcher:
         """A commit was refused, because another session took a GPU first: go on from what is stored, like a resume."""
         log.info("state changed behind us, reading it again", session=self.state.session)
         session = self.state.session
-        thinks, paused = self.state.thinks, self.state.paused
-        self.state = await self.db.aread(lambda conn: load(conn, session, thinks=thinks))
-        self.state.paused = paused
+        old = self.state
+        self.state = await self.db.aread(lambda conn: load(conn, session, thinks=old.thinks))
+        self.state.paused, self.state.max_children = old.paused, old.max_children
+        for name, info in old.hosts.items():  # what a probe found of a host that nobody has stored
+            if (known := self.state.host(name)).gpus is None:
+                known.gpus = info.gpus
         self.core = Core(self.state)
         self._perform(effects, beside, open_effects(self.state))
         for event in (*events, Go()):
@@ -247,9 +251,10 @@ class Dispatcher:
             elif change.kind == "job.cancel" and p["id"] in self.state.jobs:
                 kills[self.state.jobs[p["id"]].host].append(p["id"])
             elif change.kind == "todo.status" and p["now"] == "in_progress" and p["id"] in self.state.tools:
-                self._start_tool(effects, p["id"])
-            elif change.kind == "todo.status" and p["now"] == "cancelled" and p["id"] in self._tools:
-                self._tools[p["id"]].cancel()
+                self._start_tool(effects, p["id"], p["attempt"])
+            elif change.kind == "todo.status" and p["now"] == "cancelled":
+                for scope in (scope for (todo, _), scope in self._tools.items() if todo == p["id"]):
+                    scope.cancel()
             elif change.kind == "playbook.loaded":
                 self._bring(p.get("payload"))
             elif change.kind == "approval.asked" and p["todo"] in self.state.questions:
@@ -263,20 +268,26 @@ class Dispatcher:
         for host, ids in kills.items():
             effects.start_soon(self._launcher.kill, host, ids)
 
-    def _start_tool(self, effects: TaskGroup, todo: str) -> None:
-        if todo not in self._tools:
-            self._tools[todo] = anyio.CancelScope()
-            effects.start_soon(self._run_tool, todo)
+    def _start_tool(self, effects: TaskGroup, todo: str, attempt: int) -> None:
+        if attempt == self.state.todos[todo].attempts and (todo, attempt) not in self._tools:
+            self._tools[todo, attempt] = anyio.CancelScope()
+            effects.start_soon(self._run_tool, todo, attempt)
 
-    async def _run_tool(self, todo: str) -> None:
+    async def _run_tool(self, todo: str, attempt: int) -> None:
+        scope = self._tools[todo, attempt]
+
+        def ended(ok: bool, result: Mapping[str, Any], **more: Any) -> None:
+            if not scope.cancel_called:  # else it was given up, and the todo may have been begun anew
+                self.post(ToolEnded(todo, ok, result, **more))
+
         try:
-            with self._tools[todo]:
-                result = await self._result(todo)
-                self.post(ToolEnded(todo, True, result))
+            with scope:
+                ended(True, await self._result(todo))
         except TurnoutError as error:
-            self.post(ToolEnded(todo, False, reason=error.message, fallback=isinstance(error, ModelError)))
+            reason = error.message + (f" ({error.hint})" if error.hint else "")
+            ended(False, {}, reason=reason, fallback=isinstance(error, ModelError))
         finally:
-            del self._tools[todo]
+            del self._tools[todo, attempt]
 
     async def _result(self, todo: str) -> dict[str, Any]:
         """What a tool or a subagent answers."""

@@ -29,7 +29,9 @@ def test_a_server_in_the_way_is_named_before_anything_is_started(site: Site) -> 
     site.wait(lambda: site.serves(site.new_port))
     told = site.move("--yes")
     assert told["status"] == "failed"
-    assert f"port {site.new_port} of `local` is taken by {other.pid}" in told["todos"]["plan@base"]["reason"]
+    reason = told["todos"]["plan@base"]["reason"]
+    assert f"port {site.new_port} of `local` is taken by {other.pid}" in reason
+    assert "give another with `new_port`" in reason
     assert site.serves() == "vllm"
 
 
