@@ -231,6 +231,29 @@ def test_a_manifest_in_json_stays_json() -> None:
     assert container["image"].startswith("lmsysorg/sglang:")
 
 
+def test_a_dockerfile_keeps_its_lists() -> None:
+    """A command in exec form stays one, on SGLang's image and without vLLM's variables."""
+    text = (
+        'FROM vllm/vllm-openai:v0.9\nENV HF_HOME=/h\nENV VLLM_USE_V1=1\nENTRYPOINT ["vllm", "serve", "m", "-tp", "2"]\n'
+    )
+    told = (translate(text).command or "").splitlines()
+    assert told[0].startswith("FROM lmsysorg/sglang:")
+    assert told[1] == "ENV HF_HOME=/h"
+    assert server(json.loads(told[2].removeprefix("ENTRYPOINT "))[1:])["tp_size"] == 2
+
+
+def test_anchors_and_merges_of_a_compose_file_hold() -> None:
+    """A service that gets its image from an anchor is a service of vLLM too."""
+    text = (
+        "x-base: &base\n  image: vllm/vllm-openai\n  command: &args [--model, m]\nservices:\n  a:\n    <<: *base\n"
+        "  b:\n    <<: *base\n    command: [--model, n]\n  c:\n    image: other\n    command: *args\n"
+    )
+    services = yaml.safe_load(translate(text).command or "")["services"]
+    assert server(services["a"]["command"][1:])["model_path"] == "m"
+    assert server(services["b"]["command"][1:])["model_path"] == "n"
+    assert services["c"]["image"] == "other"
+
+
 def test_a_unit_of_podman_stays_one() -> None:
     """A quadlet's image has no server as its entry point, so the whole command is written."""
     unit = (

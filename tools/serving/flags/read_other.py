@@ -216,9 +216,32 @@ def _from_list(text: str, start: int) -> list[Launch]:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         value = None
     if isinstance(value, list):
-        return _listed(text, [Word(str(one), str(one)) for one in value], (start, end + 1))
+        return [
+            _as_list(text, one, (start, end + 1))
+            for one in _listed(text, [Word(str(w), str(w)) for w in value], (0, 0))
+        ]
     body = inner[1:-1] if inner.endswith("]") else inner[1:]
     return _listed(text, loose_split(body), (start, end + 1))
+
+
+def _as_list(text: str, launch: Launch, span: tuple[int, int]) -> Launch:
+    """A list stays a list: of a Dockerfile, of a program. The image and the variables of a Dockerfile go with it."""
+    base = re.search(r"(?mi)^FROM[ \t]+(\S*vllm\S*)", text)
+    settings = list(re.finditer(r"(?m)^ENV[ \t]+([A-Za-z_]\w*)[= \t]([^\n]*)\n?", text)) if base else []
+
+    def edits(new: Renewed) -> list[Edit]:
+        told: list[Edit] = [(*span, json.dumps(["python3", "-m", MODULE, *new.words()], ensure_ascii=False))]
+        if base is not None:
+            told.append((base.start(1), base.end(1), image_for(new.version)))
+        for match in settings:
+            if match[1] in new.variables:
+                line = new.variables[match[1]]
+                told.append((match.start(), match.end(), f"ENV {line}\n" if line else ""))
+        return told
+
+    launch.render = edits
+    launch.environment = [Variable(match[1], match[2].strip().strip("\"'")) for match in settings]
+    return launch
 
 
 def _closing(text: str, start: int) -> int:

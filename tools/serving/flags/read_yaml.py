@@ -61,9 +61,20 @@ def _has(node: Any, name: str) -> bool:
     return any(key.value == name for key, _ in node.value)
 
 
+def _merged(node: Any) -> list[tuple[Any, Any]]:
+    """What `<<: *other` brings along."""
+    found: list[tuple[Any, Any]] = []
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.value == "<<":
+            for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                found += one.value if is_map(one) and one is not node else []
+    return found
+
+
 def _container(text: str, node: Any, form: str) -> Launch | None:
-    parts: Nodes = {str(key.value): value for key, value in node.value if isinstance(key, yaml.ScalarNode)}
-    keys: Nodes = {str(key.value): key for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+    pairs = [pair for pair in (*_merged(node), *node.value) if isinstance(pair[0], yaml.ScalarNode)]
+    parts: Nodes = {str(key.value): value for key, value in pairs}
+    keys: Nodes = {str(key.value): key for key, _ in pairs}
     image = source(text, parts["image"]) if isinstance(parts.get("image"), yaml.ScalarNode) else ""
     command, args = values(text, parts.get("command")), values(text, parts.get("args"))
     entrypoint = values(text, parts.get("entrypoint"))
@@ -90,7 +101,12 @@ class _Container(Writing):
             return None
         if self.image:
             why = "its own engine; the command is written out" if not command else "its own engine"
-            found.entries.append(Entry("renamed", f"image: {self.image}", "SGLang's image", why))
+            entry = Entry("renamed", f"image: {self.image}", "SGLang's image", why)
+            if self.waits:
+                entry = Entry(
+                    "suspicious", f"image: {self.image}", "", "what it stands for must become SGLang's image", 6
+                )
+            found.entries.append(entry)
         found.environment = [*environment, *found.environment]
         found.variables = {**{one.name: one.value for one in environment}, **found.variables}
         return found

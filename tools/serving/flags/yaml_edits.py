@@ -23,6 +23,11 @@ class Writing:
     keys: Nodes
     flow: bool
 
+    @property
+    def waits(self) -> bool:
+        """Whether the image is a template's or a variable's to say."""
+        return "vllm" not in self.image.lower() and ("{{" in self.image or "$" in self.image)
+
     def spans(self) -> dict[str, tuple[str, int, int]]:
         """Variables with their values and places."""
         raise TypeError("a container knows its variables")
@@ -89,6 +94,8 @@ class Writing:
 
     def _sequence(self, node: Any, words: list[str]) -> Edit:
         start, end = node.start_mark.index, end_of(self.text, node)
+        anchor = re.match(r"&\S+\s+", self.text[start:end])
+        start += anchor.end() if anchor else 0
         if isinstance(node, yaml.SequenceNode) and not node.flow_style:
             indent = " " * node.start_mark.column
             return (start, end, f"\n{indent}".join(f"- {element(word)}" for word in words))
@@ -98,7 +105,7 @@ class Writing:
         """The image and the environment."""
         edits: list[Edit] = []
         image = self.parts.get("image")
-        if isinstance(image, yaml.ScalarNode) and "sglang" not in self.image:
+        if isinstance(image, yaml.ScalarNode) and "sglang" not in self.image and not self.waits:
             mark = {"'": "'", '"': '"'}.get(self.text[image.start_mark.index], "")
             told = f"{mark}{image_for(new.version)}{mark}"
             edits.append((image.start_mark.index, image.end_mark.index, told))
