@@ -155,7 +155,14 @@ class ScreenSession:
         """Do it beside the screen; the tasks are ours so that they are not lost."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """What nobody expected is a bug, and is told as one once the terminal is ours again."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.app.failure = error
+            self.app.exit((70, None))
 
     # A face
 
