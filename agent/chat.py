@@ -127,7 +127,8 @@ class Chat:
         """What drives the session. Raises `UsageError` when this process only looks on, or has not begun."""
         if self.talk is None:
             why = self.status.watching or "the session is not being driven yet"
-            raise UsageError(f"this cannot be done here: {why}", hint="do it where the session is driven; `/quit` leaves here")
+            hint = "do it where the session is driven; `/quit` leaves here"
+            raise UsageError(f"this cannot be done here: {why}", hint=hint)
         return self.talk
 
     def interrupt(self) -> bool:
