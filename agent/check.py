@@ -13,18 +13,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
+from agent.check_edits import Edits
 from agent.check_events import Step, event_of, failed_ops, spec_of, steps
 from agent.check_state import PYTHON, RecordedState, filled, learn, took
 from agent.check_talk import TalkCheck
 from agent.core import Core
-from agent.events import Event
+from agent.events import Add, Edit, Event
 from state.changes import Change
-from state.errors import UsageError
+from state.errors import ToolError, UsageError
 from state.models import Message
 
 CREATION = ("todo.added", "todo.linked")
@@ -72,11 +74,13 @@ def check(messages: Sequence[Message]) -> Verdict:
     """Compare until the first difference. Raises `UsageError` for a log without a beginning."""
     again = Again(messages)
     verdict = Verdict(again.session, len(messages))
-    for step, today in again.run():
-        verdict.compared += 1 if isinstance(today, Difference) else len(step.messages)
-        verdict.difference = compare(step, today, again)
-        if verdict.difference is not None:
-            break
+    with closing(again):
+        for step, today in again.run():
+            verdict.compared += 0 if isinstance(today, Difference) else len(step.messages)
+            verdict.difference = compare(step, today, again)
+            if verdict.difference is not None:
+                break
+    verdict.compared += again.requests
     verdict.notes = again.notes
     return verdict
 
@@ -96,9 +100,20 @@ class Again:
         self.event: Event | None = None
         self.notes: list[str] = []
         self.log: list[Message] | None = None
+        self._has_core = messages[0].payload["kind"] != "subagent"  # whose session is nothing but a conversation
         self._talk = TalkCheck(messages[0].payload["kind"])
+        self._edits = Edits(lambda: self.state)
         self.state, self.begin = self._created()
         self.core = Core(self.state)
+
+    @property
+    def requests(self) -> int:
+        """How many requests to a model were compared."""
+        return self._talk.compared
+
+    def close(self) -> None:
+        """Nothing more is made again."""
+        self._edits.close()
 
     def _created(self) -> tuple[RecordedState, int]:
         """The state that a session begins with, and how many messages made it."""
@@ -131,17 +146,46 @@ class Again:
             today: list[Change] | None = None
             if step.head.kind == "session.resumed":
                 self._resume(step.head.seq - 1)
-            if step.is_cores:
+            is_cores = self._has_core and step.is_cores
+            if is_cores:
                 self.event = event_of(step, self.state)
+                refusal = self._planned(step)
+                if refusal is not None:
+                    yield step, refusal
                 if self.event is not None:
                     self.state.expect(step.messages)
                     today = self.core.step(self.event)
             if today is not None or all_steps:
                 yield step, today
-            if step.is_cores and self.event is None:
+            if is_cores and self.event is None:
                 self.notes.append(f"message {step.head.seq}: what led to it cannot be told, it is taken as recorded")
                 self._resume(step.messages[-1].seq)
             yield from self._spoken(step)
+
+    def _planned(self, step: Step) -> Difference | None:
+        """Let today's tools make the edit that a model's call asks for. A difference where they refuse the call."""
+        edit = self.event
+        if not isinstance(edit, Edit) or edit.actor != "model":
+            return None
+        named = (op.spec.body.get("call") for op in edit.ops if isinstance(op, Add))
+        id = edit.id or next((str(name) for name in named if name), "")
+        if id not in self._talk.calls:
+            return None
+        name, given = self._talk.calls[id]
+        try:
+            ops = self._edits.ops(name, id, given, edit.ops)
+        except ToolError as error:
+            refused = {
+                "kind": "tool.answered",
+                "actor": f"tool:{name}",
+                "payload": {"is_error": True, "content": error.message},
+            }
+            return Difference(
+                step.head.seq, told(step.head), refused, f"the model's call `{id}` of `{name}` is refused"
+            )
+        if ops is not None:
+            self.event = replace(edit, ops=ops)
+        return None
 
     def _spoken(self, step: Step) -> Iterator[tuple[Step, Difference]]:
         for message in step.messages:

@@ -22,7 +22,7 @@ CORE_KINDS = frozenset({
     "session.status", "todo.added", "todo.linked", "todo.changed", "todo.status", "job.submitted", "job.state",
     "job.cancel", "approval.asked", "approval.answered", "playbook.loaded",
 })  # fmt: skip
-"""Kinds that only the core writes; a step without any of them is somebody else's."""
+"""Kinds that the core writes; a step without any of them is somebody else's."""
 _FALLBACK = "; its fallback takes over"
 _AGAIN = "to be tried again"
 _OVER = "the session is over"
@@ -41,6 +41,11 @@ class Step:
 
     @property
     def is_cores(self) -> bool:
+        """Whether the core said it; others write a few of its kinds from beside, while nobody drives or behind it."""
+        if self.head.kind == "job.cancel" and self.head.actor != "core":
+            return False
+        if self.head.kind == "session.status" and self.head.payload["status"] == "cancelled":
+            return False
         return any(m.kind in CORE_KINDS for m in self.messages)
 
 

@@ -22,17 +22,22 @@ _TAIL = [{"type": "text", "text": "<state></state>"}]
 
 
 class TalkCheck:
-    """Follows the conversation of one session of a given kind."""
+    """Follows the conversation of one session. `calls` are the model's tool calls by id, `compared` counts requests."""
 
     def __init__(self, kind: str) -> None:
         self._prompt = SUBAGENT if kind == "subagent" else PLANNER
         self._transcript = Transcript()
+        self.compared = 0
+        self.calls: dict[str, tuple[str, Mapping[str, Any]]] = {}
         self._held: list[Message] = []
 
     def take(self, message: Message) -> tuple[dict[str, Any] | None, str]:
         """One message. The payload that today's code gives it, where that differs, and why it does."""
         if message.kind not in SPOKEN:
             return None, ""
+        if message.kind == "model.answered":
+            uses = (block for block in message.payload["content"] if block.get("type") == "tool_use")
+            self.calls.update((block["id"], (block["name"], block.get("input") or {})) for block in uses)
         if message.kind != "model.asked":
             self._held.append(message)
             return None, ""
@@ -48,6 +53,7 @@ class TalkCheck:
         return found
 
     def _compared(self, payload: Mapping[str, Any], request: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+        self.compared += 1
         compact = payload["purpose"] == "compact"
         most = 0 if compact else MOST_NOTICES
         today = dict(request)

@@ -69,7 +69,8 @@ def accept(path: Path) -> Rewritten:
     told: dict[str, list[Message]] = {}
     for session, messages in sessions.items():
         again = Again(messages)
-        told[session] = remade(again)
+        with closing(again):
+            told[session] = remade(again)
         done.messages += len(told[session])
         done.changed += _changed(messages, told[session])
         done.open_jobs += [job for job in again.state.jobs if job not in _open_jobs(messages)]

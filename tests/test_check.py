@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 
 from agent import core as core_module
 from agent import core_start, recording
+from agent.abilities import commands
 from agent.check import check
+from agent.check_edits import Edits
 from agent.cli_check import check_
 from agent.core import Core
-from agent.events import Event, Go, JobSeen, Stop
+from agent.events import Add, Edit, Event, Go, JobSeen, Stop
 from agent.load import creation, load
 from agent.state import SessionState
 from state import changes as c
+from state import conversation as talk
 from state import export
 from state.db import Database
 from state.errors import UsageError
@@ -163,6 +166,54 @@ def test_a_log_that_was_cut_is_refused() -> None:
     """A log that does not begin with its session proves nothing."""
     with pytest.raises(UsageError, match="does not begin"):
         check(two_jobs(*STORY)[1:])
+
+
+def spoken_edit(given: dict[str, Any]) -> list[Message]:
+    """A conversation in which the model makes one job."""
+    db = Database.open("sqlite://")
+    begins = c.session_created(
+        kind="chat", title="t", playbook=None, source=None, parent=None, settings={"params": {}, "stay": True}
+    )
+    use = {"type": "tool_use", "id": "t1", "name": "job", "input": given}
+    answer = talk.model_answered("c1", model="m", content=[use], stop_reason="tool_use", usage={}, cost=None)
+    db.write(lambda conn: append(conn, "s", [begins, talk.operator_said("go"), answer], 0.0))
+    state = db.read(lambda conn: load(conn, "s"))
+    edits = Edits(lambda: state)
+    ops = edits.ops("job", "t1", given, (Add(TodoSpec("job-7", "", "job")),))
+    edits.close()
+    assert ops is not None
+    changes = Core(state).step(Edit("t1", ops, "model", ("c1", "job")))
+    db.write(lambda conn: append(conn, "s", changes, 1.0))
+    log = log_of(db)
+    db.close()
+    return log
+
+
+def test_a_models_call_goes_through_todays_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorded call is made again: a tool that now makes another todo of it, or refuses it, is a difference."""
+    log = spoken_edit({"host": "local", "run": "echo one"})
+    assert check(log).difference is None
+    monkeypatch.setattr(commands, "first_line", lambda command: "another title")
+    found = check(log).difference
+    assert found is not None
+    assert found.today is not None
+    assert found.today["payload"]["title"] == "another title"
+    monkeypatch.undo()
+    log[2].payload["content"][0]["input"] = {"host": "local", "run": "echo one", "unheard": 1}
+    refused = check(log).difference
+    assert refused is not None
+    assert refused.cause == "the model's call `t1` of `job` is refused"
+
+
+def test_another_prompt_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the planner is told before all else belongs to its requests: a change is named at the first."""
+    path = next(path for path in RECORDINGS if path.stem == "pivot-conversation")
+    messages = next(iter(recording.read(path).values()))
+    monkeypatch.setattr("agent.check_talk.PLANNER", "Be brief.")
+    found = check(messages).difference
+    assert found is not None
+    assert found.seq == next(m.seq for m in messages if m.kind == "model.asked")
+    assert "`system_sha`" in found.cause
 
 
 # Recordings
