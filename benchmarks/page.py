@@ -77,6 +77,7 @@ def measure(folder: Path, messages: int, rounds: int) -> dict[str, Any]:
     raw: dict[str, Any] = {
         "idle_before": idle(),
         "open_s": [],
+        "open_cpu_s": [],
         "seek_s": [],
         "made_s": [],
         "loaded_s": [],
