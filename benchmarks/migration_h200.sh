@@ -98,7 +98,8 @@ start() { # start [ARGUMENTS...]: vLLM with the trained drafter, and four client
 move() { # the playbook, or what is left of it
     local more=()
     [ -n "${PREDICTION:-}" ] && more+=(--set "prediction=$PREDICTION")
-    [ "$ATTEMPT" = no ] && more+=(--set last_try=no)
+    # A vLLM without graphs starts sooner; SGLang is to have its own.
+    [ "$ATTEMPT" = no ] && more+=(--set last_try=no --set drop=--cuda-graph-backend-decode,--cuda-graph-backend-prefill)
     if [ -f "$WORK/begun" ]; then
         turnout resume --yes | tee -a "$OUT/run.log"
     else

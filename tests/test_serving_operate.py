@@ -149,15 +149,16 @@ async def test_a_candidate_is_not_planned_for_a_port_in_use(here: Host) -> None:
 async def test_a_candidate_keeps_the_translated_flags_and_takes_its_own() -> None:
     """Port, name, key and speculation of the old command give way; the rest stays; a key is read from its file."""
     arguments = ["--model-path", "/m", "--port", "8000", "--host=0.0.0.0", "--tp-size", "2", "--api-key", "x",
-                 "--speculative-num-steps", "9", "--mem-fraction-static", "0.25"]  # fmt: skip
+                 "--speculative-num-steps", "9", "--mem-fraction-static", "0.25", "--dtype", "auto"]  # fmt: skip
     told = await moving.candidate_plan(
         call(
             translation={"arguments": arguments}, python="/p/python3", port=30001, served_name="k2", drafter="/d",
-            steps=2, memory_fraction=0.6, key_file="/root/a key", env={"CUDA_VISIBLE_DEVICES": "1", "PYTHONPATH": "/v"},
+            steps=2, memory_fraction=0.6, key_file="/root/a key", drop=["--tp-size"],
+            env={"CUDA_VISIBLE_DEVICES": "1", "PYTHONPATH": "/v"},
         )
     )  # fmt: skip
     assert told["run"].startswith("exec env CUDA_VISIBLE_DEVICES=1 /p/python3 -m sglang.launch_server --model-path /m")
-    assert told["run"].endswith("""--tp-size 2 --api-key "$(cat '/root/a key')\"""")
+    assert told["run"].endswith("""--dtype auto --api-key "$(cat '/root/a key')\"""")
     assert " --speculative-num-steps 2 " in told["run"]
     assert "8000" not in told["run"]
     assert "0.25" not in told["run"]

@@ -91,10 +91,12 @@ async def candidate_plan(call: ToolCall) -> dict[str, Any]:
 
     `translation` is what `translate` made of the old command; its port, address, name and speculation give way to
     `port`, `served_name`, `drafter`, `steps`, `memory_fraction` and `key_file`. Without one, `model` and these are all.
-    `env` goes before the command, `extra` after it. Raises ToolError when somebody listens on that port of `host`.
+    `drop` are flags of the translation to leave out; `env` goes before the command, `extra` after it. Raises ToolError
+    when somebody listens on that port of `host`.
     """
     told: Mapping[str, Any] = call.args.get("translation") or {}
-    kept = without([str(word) for word in told.get("arguments") or ()], _OURS)
+    dropped = (*_OURS, *map(str, call.args.get("drop") or ()))
+    kept = without([str(word) for word in told.get("arguments") or ()], dropped)
     model = value_of(kept, "--model-path", "--model") or str(call.args.get("model") or "")
     fraction = call.args.get("memory_fraction") or None
     if fraction:
