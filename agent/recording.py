@@ -18,6 +18,7 @@ from typing import Any
 from agent.check import Again, Difference, as_told
 from agent.check_events import Step
 from agent.check_state import PYTHON, filled
+from agent.check_talk import TalkCheck
 from state import export
 from state.changes import Change
 from state.errors import UsageError
@@ -99,50 +100,91 @@ def _plain(message: Message) -> tuple[Any, ...]:
 
 def remade(again: Again) -> list[Message]:
     """The whole log as today's code writes it, with the recorded times."""
-    log: list[Message] = list(again.messages[: again.begin])
-    again.log = log
-    for step, today in again.run(all_steps=True):
-        if isinstance(today, Difference):
-            _correct(log, step, today)
-        elif today is None:
-            log += _copied(log, step.messages)
-        else:
-            log += _of_changes(log, step, today, again)
-    return log
+    return _Remaker(again).run()
 
 
-def _copied(log: Sequence[Message], messages: Sequence[Message]) -> list[Message]:
-    """Messages as they are, with the numbers that they get now."""
-    moved = len(log) + 1 - messages[0].seq
-    return [_message(m, seq=m.seq + moved, cause=None if m.cause is None else m.cause + moved) for m in messages]
+class _Remaker:
+    """Writes a log anew. What is copied is told anew what it speaks of: numbers of messages, names of notices."""
+
+    def __init__(self, again: Again) -> None:
+        self.again = again
+        self.log: list[Message] = list(again.messages[: again.begin])
+        again.log = self.log
+        self._seqs = {message.seq: message.seq for message in self.log}
+        self._notices: dict[str, str] = {}
+        self._talk = TalkCheck(self.log[0].payload["kind"])
+
+    def run(self) -> list[Message]:
+        for message in self.log:
+            self._talk.take(message)
+        for step, today in self.again.run(all_steps=True):
+            if isinstance(today, Difference):
+                continue  # told of the recorded conversation; the new one is compared as it is written
+            if today is None:
+                for message in step.messages:
+                    self._copy(message)
+            else:
+                self._write(step, today)
+        return self.log
+
+    def _add(self, message: Message) -> None:
+        today, _ = self._talk.take(message)
+        self.log.append(message if today is None else _message(message, payload=today))
+
+    def _copy(self, message: Message) -> None:
+        """A message as it was recorded, or nothing where nothing is left of what it tells."""
+        payload = self._retold(message)
+        if payload is None:
+            return
+        seq = len(self.log) + 1
+        self._seqs[message.seq] = seq
+        cause = None if message.cause is None else self._seqs.get(message.cause)
+        self._add(_message(message, seq=seq, cause=cause, payload=payload))
+
+    def _retold(self, message: Message) -> dict[str, Any] | None:
+        p = message.payload
+        match message.kind:
+            case "model.asked":
+                request = {**p["request"], "through": self._moved(p["request"]["through"])}
+                request["notices"] = [self._notices.get(id, id) for id in request.get("notices") or ()]
+                return {**p, "request": request}
+            case "conversation.compacted" | "conversation.cleared":
+                return {**p, "through": self._moved(p["through"])}
+            case "notice.raised":
+                self._notices[p["id"]] = p["id"]
+            case "notice.delivered":
+                ids = [self._notices[id] for id in p["ids"] if id in self._notices]
+                return {**p, "ids": ids} if ids else None
+        return p
+
+    def _moved(self, seq: int) -> int:
+        """The number that a message has now; of one that is gone, that of the one before it."""
+        return self._seqs.get(seq) or max((new for old, new in self._seqs.items() if old <= seq), default=0)
+
+    def _write(self, step: Step, changes: Sequence[Change]) -> None:
+        """What today's code says where the recording has this step."""
+        first = len(self.log) + 1
+        told = [m.payload for m in step.messages if m.kind == "notice.raised"]
+        for change in changes:
+            value, seq = as_told(change), len(self.log) + 1
+            payload = value["payload"]
+            if PYTHON in str(payload):
+                payload = filled(payload, self.again.state.pythons.get(str(payload.get("host")), "python3"))
+            if change.kind == "notice.raised":
+                same = next(
+                    (p for p in told if (p["about"], p.get("data")) == (payload["about"], payload.get("data"))), None
+                )
+                self._notices.update({same["id"]: payload["id"]} if same else {})
+            cause = None if change.follows is None else seq - change.follows
+            self._add(
+                Message(
+                    session=step.head.session, seq=seq, time=step.head.time, kind=change.kind, actor=change.actor,
+                    payload=payload, cause=cause,
+                )
+            )  # fmt: skip
+        for place, message in enumerate(step.messages):
+            self._seqs[message.seq] = min(first + place, max(len(self.log), 1))
 
 
 def _message(m: Message, **values: Any) -> Message:
     return Message(**{**{name: getattr(m, name) for name in _NAMES}, **values})
-
-
-def _of_changes(log: Sequence[Message], step: Step, changes: Sequence[Change], again: Again) -> list[Message]:
-    made: list[Message] = []
-    time = step.head.time
-    for change in changes:
-        seq = len(log) + len(made) + 1
-        value = as_told(change)
-        python = again.state.pythons.get(str(value["payload"].get("host")), "python3")
-        payload = filled(value["payload"], python) if PYTHON in str(value["payload"]) else value["payload"]
-        cause = None if change.follows is None else seq - change.follows
-        made.append(
-            Message(
-                session=step.head.session, seq=seq, time=time, kind=change.kind, actor=change.actor, payload=payload,
-                cause=cause,
-            )
-        )  # fmt: skip
-    return made
-
-
-def _correct(log: list[Message], step: Step, difference: Difference) -> None:
-    """A request of the conversation as it would be made today."""
-    for place in range(len(log) - 1, -1, -1):
-        if log[place].kind == "model.asked" and difference.recorded is not None:
-            if log[place].payload == difference.recorded["payload"] and difference.today is not None:
-                log[place] = _message(log[place], payload=difference.today["payload"])
-            return
