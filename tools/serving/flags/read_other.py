@@ -192,7 +192,8 @@ def dump_launches(text: str) -> list[Launch]:
     dump = _DUMP.search(text)
     if dump is not None:
         return _from_dump(text, dump.start(1))
-    if text.lstrip().startswith("-"):
+    bare = re.match(r"\s*(--?[A-Za-z][\w.-]*)", text)
+    if bare is not None and resolve(bare[1])[0].known:
         words = loose_split(text.replace("\\\n", "  "))
         return [
             Launch("shell", words, lambda new: [(0, len(text), lines(f"python -m {MODULE}", new))], positional=False)

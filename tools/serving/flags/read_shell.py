@@ -43,6 +43,7 @@ MARK = re.compile(
     r"\b(?:docker|podman|nerdctl)[ \t]+(?:container[ \t]+)?run\b|\$\{?\w*(?:vllm|VLLM)\w*\}?[\"']?[ \t]+serve\b",
 )
 _ENTRY = re.compile(r"vllm\.entrypoints\.(?:openai\.)?(?:api_server|cli\.main)|vllm\.scripts|vllm\.entrypoints\.cli")
+_BARE_START = 60
 SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 MOST = 50
 MOST_WORDS = 4000
@@ -60,7 +61,7 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
         if len(found) >= MOST:
             break
         for launch, start in _at(script, place, depth):
-            if start not in seen and not _is_prose(launch):
+            if start not in seen and not _is_prose(launch, script.text):
                 seen.add(start)
                 launch.variables = {**known.plain, **launch.variables}
                 launch.environment = [*_exports(script, known.plain, launch, start), *launch.environment]
@@ -71,9 +72,11 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
     return found
 
 
-def _is_prose(launch: Launch) -> bool:
-    """Whether it is a sentence about vLLM: several words, and no flag among them."""
+def _is_prose(launch: Launch, text: str) -> bool:
+    """Whether it is a sentence about vLLM: several words and no flag among them, or none at all."""
     words = [word.text for word in launch.words]
+    if not words and launch.form == "shell":
+        return len(text.strip()) > _BARE_START
     return len(words) > 1 and not any(re.match(r"--?[a-zA-Z]|[$\"']", word) for word in words)
 
 
