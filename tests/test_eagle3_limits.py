@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from playbooks.eagle3.payload.generate import generate  # noqa: E402
 from playbooks.eagle3.payload.journal import read_log  # noqa: E402
 from playbooks.eagle3.payload.model import Drafter  # noqa: E402
 from playbooks.eagle3.payload.runtime import Workdir, run_step  # noqa: E402
-from playbooks.eagle3.payload.target import read_embedding  # noqa: E402
+from playbooks.eagle3.payload.target import load_model, read_embedding  # noqa: E402
 from playbooks.eagle3.payload.train import train  # noqa: E402
 from playbooks.eagle3.payload.trainer import Trainer  # noqa: E402
 from tests.eagle3_helpers import VOCAB, save_tiny_target, tiny_drafter, tiny_target  # noqa: E402
@@ -124,3 +125,15 @@ def test_a_step_that_does_not_fit_says_so_without_a_traceback(
 
     with pytest.raises(RuntimeError, match="a bug"):
         run_step(step, broken, ["--work", str(tmp_path)])
+
+
+def test_a_target_that_cannot_be_loaded_or_unpacked_says_what_lacks(work: Workdir) -> None:
+    """A quantised checkpoint whose package is not installed names it; one that cannot be unpacked says so."""
+    path = work.target / "config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "quantization_config": {"quant_method": "aqlm"}}))
+    with pytest.raises(StepError, match="transformers does not load the target"):
+        load_model(configured(work), work.target, torch.device("cpu"))
+    path.write_text(json.dumps({**settings, "quantization_config": {"quant_method": "unheard-of"}}))
+    with pytest.raises(StepError, match="cannot unpack a checkpoint that is quantised by `unheard-of`"):
+        load_model(configured(work, "dequantize=true"), work.target, torch.device("cpu"))
