@@ -6,11 +6,13 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli_helpers import EXAMPLES, SLEEPS, begin, job_runs, playbook, turnout, until
+from agent.scripted import ScriptedModel
+from tests.cli_helpers import COMMAND, EXAMPLES, ROOT, SLEEPS, begin, job_runs, playbook, turnout, until
 from tests.test_cli_terminal import Terminal, terminal  # noqa: F401 - the fixture
 
 ASKS = "  - {id: leave, ask: 'Stop it?'}\n  - {id: stop, after: leave, job: {host: local, run: 'true'}}\n"
@@ -198,3 +200,38 @@ def test_turnout_alone_is_the_chat_on_a_terminal_and_the_help_in_a_pipe(terminal
     done = turnout()
     assert done.returncode == 2
     assert "Usage: turnout" in done.stderr
+
+
+def test_killed_in_mid_turn_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """kill -9 while the model speaks and its tool runs: the words said before are there, and the endpoint takes the
+    next request, with every call answered.
+    """
+    slow = {"name": "run", "input": {"command": "sleep 300", "host": "local", "wait_s": 60}}
+    talk = [
+        {"when": "first", "say": "One line that is whole.\n", "tools": [slow]},
+        {"when": "second", "say": "Here again.\n"},
+        {"again": True, "say": "Noted.\n"},
+    ]
+    with ScriptedModel(talk) as model:
+        for name, value in {"BASE_URL": model.base_url, "API_KEY": "none"}.items():
+            monkeypatch.setenv(f"ANTHROPIC_{name}", value)
+        monkeypatch.setenv("TURNOUT_MODEL", "scripted-model")
+        first = subprocess.Popen(
+            [*COMMAND, "chat", "--plain", "--yes"],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert first.stdin is not None
+        assert first.stdout is not None
+        first.stdin.write("first\n")
+        first.stdin.flush()
+        for line in first.stdout:
+            if "sleep 300" in line:
+                break
+        first.kill()
+        first.communicate()
+        session = json.loads(turnout("sessions", "--json").stdout)[0]
+        assert session["state"] == "interrupted"
+        code, said = chat("second", "/todo cancel run", session=session["id"])
+    assert "One line that is whole." in said
+    assert "Here again." in said
+    assert code == 0
