@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from agent import core as core_module
-from agent import core_start, recording
+from agent import core_notice, core_start, recording
 from agent.abilities import commands
 from agent.check import check
 from agent.check_edits import Edits
@@ -246,6 +246,26 @@ def test_accepting_follows_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert done.changed
     assert done.open_jobs == ["s.b.2"]
     assert check(recording.read(path)["s"]).difference is None
+
+
+def test_an_accepted_conversation_speaks_of_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where today's code tells the model less, what requests carried and what was delivered follow, and it checks."""
+    source = next(path for path in RECORDINGS if path.stem == "pivot-conversation")
+    path = tmp_path / source.name
+    path.write_bytes(source.read_bytes())
+    monkeypatch.setattr(core_notice, "TOLD_KINDS", core_notice.TOLD_KINDS - {"gate"})
+    assert recording.accept(path).changed
+    for messages in recording.read(path).values():
+        verdict = check(messages)
+        assert verdict.difference is None, "\n".join(verdict.difference.lines())
+    raised = {m.payload["id"] for m in messages_of(path) if m.kind == "notice.raised"}
+    delivered = {id for m in messages_of(path) if m.kind == "notice.delivered" for id in m.payload["ids"]}
+    assert delivered <= raised
+    assert len(raised) < len([m for m in messages_of(source) if m.kind == "notice.raised"])
+
+
+def messages_of(path: Path) -> list[Message]:
+    return next(iter(recording.read(path).values()))
 
 
 def test_a_damaged_recording_is_refused(tmp_path: Path) -> None:
