@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+from agent.chat_commands import COMMANDS
 from agent.chat_entries import MAX_ENTRIES, Conversation, Entry
 from agent.chat_text import count, money, tool_words
+from agent.screen_help import KEYS
+from tests.cli_helpers import ROOT
 
 USAGE = {"input": 1, "output": 1, "cache_read": 0, "cache_write": 0}
 
@@ -153,3 +156,11 @@ def test_figures_in_words() -> None:
     assert [money(c) for c in (None, 0.0421, 3.1)] == ["", "$0.042", "$3.10"]
     assert tool_words("run", {"command": "ls\x1b[31m -l\n", "host": "gpu1"}) == "run on gpu1  ls -l"
     assert tool_words("todo", {"ops": [1]}) == 'todo  {"ops": [1]}'
+
+
+def test_the_page_names_every_command_and_key() -> None:
+    """docs/chat.md has every command of the chat and every key of the screen's help."""
+    page = (ROOT / "docs" / "chat.md").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"`/{name}" not in page] == []
+    keys = {key for row, _ in KEYS for key in row.replace("PgUp PgDn", "PgUp").split()}
+    assert [key for key in keys if key not in page] == []
