@@ -6,13 +6,13 @@ Format read in versions 1.0 to 2.1 (2025 and 2026). One API message is split ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from state import conversation as talk
+from state.foreign.claude_files import Beside, agent_call, agent_files, text_or_blocks, usage_of
 from state.foreign.claude_order import Agent, Index
 from state.foreign.claude_text import (
     INTERRUPTS,
@@ -27,7 +27,6 @@ from state.foreign.claude_text import (
     text_of,
     type_of,
 )
-from state.foreign.damage import Losses, decode
 from state.foreign.lines import WATCHED, Lines
 from state.foreign.story import Found, Story, first_line
 
@@ -43,21 +42,13 @@ def sessions(path: Path) -> list[Found]:
     return [Found(path.stem, FORMAT, str(path), lambda story: tell_file(path, story))]
 
 
-def tell_file(path: Path, story: Story, *, agent: str | None = None, beside: _Beside | None = None) -> None:
+def tell_file(path: Path, story: Story, *, agent: str | None = None, beside: Beside | None = None) -> None:
     """Read a transcript into the story. `agent` names the subagent whose file it is."""
     lines = Lines(path, story.losses, share=FIRST_PASS)
     with closing(lines):
         index = Index(lines, story.losses, agent_file=agent is not None)
-        known = beside or _Beside(agent_files(path, index.facts.get("sessionId")))
+        known = beside or Beside(agent_files(path, index.facts.get("sessionId")))
         _Teller(story, index, str(path), known, agent=agent).run()
-
-
-@dataclass(slots=True)
-class _Beside:
-    """The files of all subagents of a session, nested ones too, and which of them have been claimed by their caller."""
-
-    files: dict[str, Path]
-    claimed: set[str] = field(default_factory=set)
 
 
 class _Teller:
@@ -68,7 +59,7 @@ class _Teller:
         story: Story,
         index: Index,
         origin: str,
-        beside: _Beside,
+        beside: Beside,
         *,
         agent: str | None = None,
         within: Agent | None = None,
@@ -389,47 +380,3 @@ class _Teller:
         if f"report {key}" not in self._reported and key in self._started:
             self._reported.add(f"report {key}")
             self.story.child_reported(time, key, status, report)
-
-
-def agent_files(path: Path, session: str | None) -> dict[str, Path]:
-    """The files of a session's subagents: below its own folder, or (in older versions) beside it."""
-    found = {}
-    for file in sorted((path.parent / path.stem / "subagents").rglob("agent-*.jsonl")):
-        found[file.stem.removeprefix("agent-")] = file
-    for file in sorted(path.parent.glob("agent-*.jsonl")):
-        if file != path and session is not None and _session_of(file) == session:
-            found.setdefault(file.stem.removeprefix("agent-"), file)
-    return found
-
-
-def _session_of(file: Path) -> str | None:
-    lines = Lines(file, Losses())
-    with closing(lines):
-        return next((str(r.value["sessionId"]) for r in lines if r.value.get("sessionId")), None)
-
-
-def agent_call(path: Path) -> str | None:
-    """The call that started a subagent, as the file beside its records says."""
-    meta = path.with_suffix("").with_suffix(".meta.json")
-    try:
-        values = decode(meta.read_bytes(), Losses(), meta.name)
-    except OSError:
-        return None
-    return next((str(v["toolUseId"]) for v in values if isinstance(v, dict) and v.get("toolUseId")), None)
-
-
-def usage_of(messages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The tokens of one API message: repeated in each of its records, and only the largest figures are final."""
-    names = {
-        "input": "input_tokens",
-        "output": "output_tokens",
-        "cache_read": "cache_read_input_tokens",
-        "cache_write": "cache_creation_input_tokens",
-    }
-    told = [m["usage"] for m in messages if isinstance(m.get("usage"), Mapping)]
-    return {ours: max((int(u.get(theirs) or 0) for u in told), default=0) for ours, theirs in names.items()}
-
-
-def text_or_blocks(content: Any) -> str:
-    """A result as text, for a report."""
-    return content if isinstance(content, str) else text_of([b for b in content or [] if isinstance(b, Mapping)])

@@ -6,9 +6,8 @@ count of tokens are one answer. Much is recorded twice (as item and as event); t
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +15,24 @@ from typing import Any
 
 from state import conversation as talk
 from state.foreign.claude_text import failure_of, seconds
-from state.foreign.damage import Losses, decode
+from state.foreign.codex_text import (
+    PUT_IN,
+    Head,
+    as_content,
+    as_object,
+    head_of,
+    is_old_head,
+    plain,
+    thinking,
+    title_of,
+    usage_of,
+)
+from state.foreign.damage import Losses
 from state.foreign.elements import elements
 from state.foreign.lines import Lines
-from state.foreign.story import Found, Story, first_line
+from state.foreign.story import Found, Story
 
 FORMAT = "codex"
-_PUT_IN = (
-    "<environment_context>", "<user_instructions>", "<permissions instructions>", "# AGENTS.md instructions",
-    "<INSTRUCTIONS>", "<turn_aborted>", "<skill>", "<collaboration_mode>", "<subagent_notification>",
-    "<user_shell_command>",
-    "<user_shell_command>",
-)  # fmt: skip
 _AS_ITEMS = frozenset(
     [
         "agent_message",
@@ -49,14 +54,6 @@ _OUTPUTS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    path: Path
-    id: str
-    parent: str | None
-    title: str
-
-
 def sessions(path: Path, losses: Losses) -> list[Found]:
     """The session of one rollout, with the subagents whose rollouts lie beside it."""
     beside = [head_of(file) for file in sorted(path.parent.glob("rollout-*.jsonl"))[:1000] if file != path]
@@ -64,7 +61,7 @@ def sessions(path: Path, losses: Losses) -> list[Found]:
     return [_found(heads[0], heads)]
 
 
-def _found(head: _Head, heads: Sequence[_Head]) -> Found:
+def _found(head: Head, heads: Sequence[Head]) -> Found:
     children = [other for other in heads if other.parent == head.id and other.path != head.path]
 
     def tell(story: Story) -> None:
@@ -77,32 +74,6 @@ def _found(head: _Head, heads: Sequence[_Head]) -> Found:
             teller.end(lambda child: _found(child, heads))
 
     return Found(head.id, FORMAT, str(head.path), tell, parent=head.parent)
-
-
-def head_of(path: Path) -> _Head:
-    """The id of a rollout and of the one that started it, from its first lines."""
-    with open(path, "rb") as file:
-        values = [v for _ in range(3) for v in decode(file.readline(4 * 1024 * 1024), Losses(), "")]
-    for value in values:
-        payload = value.get("payload", value) if isinstance(value, Mapping) else None
-        if isinstance(payload, Mapping) and "id" in payload and ("cwd" in payload or "instructions" in payload):
-            spawn = _spawn(payload)
-            return _Head(
-                path, str(payload["id"]), spawn.get("parent_thread_id"), str(spawn.get("agent_nickname") or "")
-            )
-    return _Head(path, path.stem, None, "")
-
-
-def _spawn(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    source = meta.get("source")
-    subagent = source.get("subagent") if isinstance(source, Mapping) else None
-    spawn = subagent.get("thread_spawn") if isinstance(subagent, Mapping) else None
-    return spawn if isinstance(spawn, Mapping) else {}
-
-
-def is_old_head(record: Mapping[str, Any]) -> bool:
-    """Whether a line begins a rollout of before September 2025: bare items behind a line of facts."""
-    return "type" not in record and {"id", "timestamp", "instructions"} <= set(record)
 
 
 def old_sessions(path: Path) -> list[Found]:
@@ -137,7 +108,7 @@ class _Answer:
 class Teller:
     """Tells a rollout, record by record."""
 
-    def __init__(self, story: Story, origin: str, children: Mapping[str, _Head]) -> None:
+    def __init__(self, story: Story, origin: str, children: Mapping[str, Head]) -> None:
         self.story, self.origin = story, origin
         self._children = dict(children)
         self._started: dict[str, None] = {}
@@ -180,7 +151,7 @@ class Teller:
         meta = payload if type == "session_meta" else {}
         key = str(meta.get("id") or Path(self.origin).stem)
         self.story.begin(
-            time or seconds(meta.get("timestamp")) or 0.0, _title(self.origin) or key, self.origin, foreign_id=key,
+            time or seconds(meta.get("timestamp")) or 0.0, title_of(self.origin) or key, self.origin, foreign_id=key,
             folder=meta.get("cwd"), version=meta.get("cli_version"),
         )  # fmt: skip
 
@@ -191,7 +162,7 @@ class Teller:
         if type == "message":
             self._message(item, time, place)
         elif type == "reasoning":
-            self._current(time, place).blocks.append(_thinking(item))
+            self._current(time, place).blocks.append(thinking(item))
         elif type in _CALLS:
             self.story_call(item, time, place)
         elif type in _OUTPUTS:
@@ -206,7 +177,7 @@ class Teller:
         if item.get("role") == "assistant":
             self._current(time, place).blocks.append({"type": "text", "text": text})
             return
-        if item.get("role") != "user" or text.lstrip().startswith(_PUT_IN):
+        if item.get("role") != "user" or text.lstrip().startswith(PUT_IN):
             self.story.foreign(time, place, item)
             return
         self._said(time, text, "item", "event")
@@ -230,7 +201,7 @@ class Teller:
         """A call that the model made."""
         given = item.get("arguments", item.get("input", item.get("action")))
         if isinstance(given, str):
-            given = _as_object(given, "input" if "input" in item else "arguments")
+            given = as_object(given, "input" if "input" in item else "arguments")
         id = str(item.get("call_id") or item.get("id") or f"{place} call")
         name = str(item.get("name") or str(item.get("type")).removesuffix("_call"))
         block = {"type": "tool_use", "id": id, "name": name, "input": given or {}}
@@ -242,7 +213,7 @@ class Teller:
         if isinstance(output, Mapping):
             failed = output.get("success") is False
             output = output.get("content", output)
-        content = _as_content(output)
+        content = as_content(output)
         id = str(item.get("call_id") or item.get("id"))
         self.story.counts.messages += 1
         if self._answer is not None and any(b.get("id") == id for b in self._answer.blocks):
@@ -273,7 +244,7 @@ class Teller:
         self.story.settle(answer.time)
         self.story.answered(
             answer.time, f"response {self._answers}", answer.blocks, place=answer.place, model=self._model,
-            stop_reason=None, usage=_usage(answer.tokens),
+            stop_reason=None, usage=usage_of(answer.tokens),
         )  # fmt: skip
         for result in answer.results:
             self._result(*result)
@@ -284,7 +255,7 @@ class Teller:
         match event.get("type"):
             case "user_message":
                 text = str(event.get("message") or "")
-                if not text.lstrip().startswith(_PUT_IN):
+                if not text.lstrip().startswith(PUT_IN):
                     self._said(time, text, "event", "item")
             case "token_count":
                 info = event.get("info")
@@ -313,7 +284,7 @@ class Teller:
         kept = [i for i in payload.get("replacement_history") or () if isinstance(i, Mapping)]
         summary = str(payload.get("message") or "")
         if not summary:
-            summary = "\n\n".join(text for item in kept if (text := _plain(item)) and not text.startswith(_PUT_IN))
+            summary = "\n\n".join(text for item in kept if (text := plain(item)) and not text.startswith(PUT_IN))
             if any("encrypted_content" in item for item in kept):
                 self.story.losses.add(
                     place, "the summary of a compaction is encrypted: only the words it kept are told"
@@ -326,7 +297,7 @@ class Teller:
         self._started[key] = None
         self.story.child_started(time, key, title=self._children[key].title or key, prompt="")
 
-    def end(self, found: Callable[[_Head], Found]) -> None:
+    def end(self, found: Callable[[Head], Found]) -> None:
         """The answer that was not told yet, the subagents, and the end."""
         if not self._begun:
             self._begin(None, None, {})
@@ -336,70 +307,3 @@ class Teller:
                 self._start(None, key)
             self.story.child(found(head))
         self.story.end()
-
-
-def _title(origin: str) -> str:
-    """The first words of the operator, looked for within the first megabytes."""
-    if not origin.endswith("l"):
-        return ""
-    with open(origin, "rb") as file:
-        for raw in file.readlines(4 * 1024 * 1024):
-            for value in decode(raw, Losses(), ""):
-                text = _asked(value)
-                if text:
-                    return first_line(text)
-    return ""
-
-
-def _asked(value: Any) -> str:
-    payload = value.get("payload", value) if isinstance(value, Mapping) else None
-    if not isinstance(payload, Mapping):
-        return ""
-    text = ""
-    if payload.get("type") == "user_message":
-        text = str(payload.get("message") or "")
-    elif payload.get("type") == "message" and payload.get("role") == "user":
-        text = _plain(payload)
-    return "" if text.lstrip().startswith(_PUT_IN) else text
-
-
-def _plain(item: Mapping[str, Any]) -> str:
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    blocks: Iterable[Any] = content if isinstance(content, list) else ()
-    return "\n".join(str(b.get("text") or "") for b in blocks if isinstance(b, Mapping))
-
-
-def _thinking(item: Mapping[str, Any]) -> dict[str, Any]:
-    texts = [*(item.get("summary") or ()), *(item.get("content") or ())]
-    text = "\n\n".join(str(t.get("text") or "") for t in texts if isinstance(t, Mapping))
-    if not text and item.get("encrypted_content"):
-        return {"type": "redacted_thinking", "data": item["encrypted_content"]}
-    return {"type": "thinking", "thinking": text}
-
-
-def _as_object(text: str, name: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {name: text}
-    return value if isinstance(value, dict) else {name: value}
-
-
-def _as_content(output: Any) -> Any:
-    if not isinstance(output, list):
-        return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    return [
-        {"type": "text", "text": str(block.get("text") or "")}
-        if isinstance(block, Mapping) and block.get("type") in ("input_text", "output_text", "text")
-        else block
-        for block in output
-    ]
-
-
-def _usage(tokens: Mapping[str, Any]) -> dict[str, int]:
-    """Here the cached tokens are among the input; with us they are apart."""
-    cached = int(tokens.get("cached_input_tokens") or 0)
-    fresh = max(0, int(tokens.get("input_tokens") or 0) - cached)
-    return {"input": fresh, "output": int(tokens.get("output_tokens") or 0), "cache_read": cached, "cache_write": 0}

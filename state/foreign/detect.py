@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from state.errors import NotFound, UsageError
-from state.foreign import claude, codex, opencode, opencode_files, opencode_tables, sweagent
+from state.foreign import claude, codex, codex_text, opencode_export, opencode_files, opencode_tables, sweagent
 from state.foreign.damage import Losses, decode
 from state.foreign.elements import whole_part
 from state.foreign.story import Found
@@ -74,8 +74,8 @@ def _file(path: Path, losses: Losses) -> list[Found]:
         return claude.sessions(path)
     if any(_of_codex(r) for r in records):
         return codex.sessions(path, losses)
-    if any(opencode.is_stream(r) for r in records):
-        return opencode.stream_sessions(path)
+    if any(opencode_export.is_stream(r) for r in records):
+        return opencode_export.stream_sessions(path)
     if _is_list_of_messages(head):
         return sweagent.sessions(path)
     whole = _document(head)
@@ -83,8 +83,8 @@ def _file(path: Path, losses: Losses) -> list[Found]:
         return sweagent.sessions(path)
     if {"session", "items"} <= set(whole):
         return codex.old_sessions(path)
-    if opencode.is_export(whole):
-        return opencode.export_sessions(path)
+    if opencode_export.is_export(whole):
+        return opencode_export.export_sessions(path)
     raise UsageError(f"`{path}` is in no format that is known", hint=f"known are: {KNOWN}")
 
 
@@ -167,4 +167,4 @@ def _of_claude(record: Mapping[str, Any]) -> bool:
 def _of_codex(record: Mapping[str, Any]) -> bool:
     if record.get("type") in _CODEX_TYPES and "payload" in record:
         return True
-    return codex.is_old_head(record)
+    return codex_text.is_old_head(record)

@@ -7,18 +7,25 @@ rounds, divided by `step-start` parts. `opencode_new.py` tells the messages of v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from state import conversation as talk
 from state.foreign.claude_text import failure_of
 from state.foreign.damage import Losses
-from state.foreign.elements import elements
-from state.foreign.lines import Lines
 from state.foreign.opencode_new import NEW_TYPES, NewTeller
 from state.foreign.opencode_old import is_old, renewed
+from state.foreign.opencode_parts import (
+    millis,
+    model_of,
+    rounds,
+    state_of,
+    thinking,
+    time_of,
+    tool_use,
+    usage_of,
+)
 from state.foreign.story import Found, Story, first_line
 
 FORMAT = "opencode"
@@ -29,7 +36,6 @@ _ERRORS = {
     "MessageOutputLengthError": "cut",
     "ContextOverflowError": "bad_request",
 }
-_OF_STREAM = frozenset(["step_start", "step_finish", "text", "tool_use", "reasoning", "error", "done"])
 
 Message = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]
 """Place, info, parts."""
@@ -48,7 +54,7 @@ class Stored:
 
     def found(self) -> Found:
         tell = _tell_stored(self)
-        return Found(self.key, FORMAT, self.origin, tell, time=millis(_time(self.info, "created")) or 0.0)
+        return Found(self.key, FORMAT, self.origin, tell, time=millis(time_of(self.info, "created")) or 0.0)
 
 
 def _tell_stored(stored: Stored) -> Callable[[Story], None]:
@@ -62,104 +68,6 @@ def _tell_stored(stored: Stored) -> Callable[[Story], None]:
         teller.end()
 
     return tell
-
-
-def export_sessions(path: Path) -> list[Found]:
-    """The one session of `opencode export`. Read in one go, element by element."""
-    return [Found(path.stem, FORMAT, str(path), lambda story: _tell_export(path, story))]
-
-
-def _tell_export(path: Path, story: Story) -> None:
-    teller = Teller(story, str(path), {})
-    for element in elements(path, story.losses):
-        place = element.place(path.name)
-        match element.key:
-            case "info" if not teller.begun and isinstance(element.value, Mapping):
-                teller.begin(str(element.value.get("id") or path.stem), element.value)
-            case "messages" if isinstance(element.value, Mapping):
-                if not teller.begun:
-                    teller.begin(path.stem, {})
-                teller.message(place, element.value.get("info") or element.value, _listed(element.value, "parts"))
-            case _:
-                if not teller.begun:
-                    teller.begin(path.stem, {})
-                story.foreign(None, place, {str(element.key): element.value})
-    if not teller.begun:
-        teller.begin(path.stem, {})
-    teller.end()
-
-
-def stream_sessions(path: Path) -> list[Found]:
-    """The one session of `opencode run --format json`: what was streamed, without the operator's words."""
-    return [Found(path.stem, FORMAT, str(path), lambda story: _tell_stream(path, story))]
-
-
-def _tell_stream(path: Path, story: Story) -> None:
-    lines = Lines(path, story.losses)
-    teller = Teller(story, str(path), {})
-    info: dict[str, Any] = {}
-    parts: list[Mapping[str, Any]] = []
-    place = path.name
-    try:
-        for record in lines:
-            value, place_now = record.value, lines.place(record.number)
-            story.counts.records += 1
-            if not teller.begun:
-                created = {"created": value.get("timestamp")}
-                teller.begin(str(value.get("sessionID") or path.stem), {"time": created})
-            part = value.get("part")
-            if not isinstance(part, Mapping):
-                _stream_other(teller, value, place_now)
-                continue
-            if parts and part.get("messageID") != info.get("id"):
-                teller.message(place, info, parts)
-                parts = []
-            if not parts:
-                place = place_now
-                info = {"id": part.get("messageID"), "role": "assistant", "time": {"created": value.get("timestamp")}}
-            parts.append(part)
-        if parts:
-            teller.message(place, info, parts)
-    finally:
-        lines.close()
-    if not teller.begun:
-        teller.begin(path.stem, {})
-    teller.end()
-
-
-def _stream_other(teller: Teller, value: Mapping[str, Any], place: str) -> None:
-    if value.get("type") == "error":
-        teller.failed(millis(value.get("timestamp")), "", value.get("error"))
-    elif value.get("type") != "done":
-        teller.story.foreign(millis(value.get("timestamp")), place, value)
-
-
-def is_stream(record: Mapping[str, Any]) -> bool:
-    """Whether a line comes from `opencode run --format json`."""
-    return record.get("type") in _OF_STREAM and str(record.get("sessionID") or "").startswith("ses")
-
-
-def is_export(document: Mapping[str, Any]) -> bool:
-    """Whether the beginning of a document is that of an export, or of a session's own record."""
-    info = document.get("info")
-    if isinstance(info, Mapping) and (str(info.get("id") or "").startswith("ses") or "messages" in document):
-        return True
-    return str(document.get("id") or "").startswith("ses_") or "messages" in document
-
-
-def _listed(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = value.get(key)
-    return [part for part in found if isinstance(part, Mapping)] if isinstance(found, list) else []
-
-
-def _time(value: Mapping[str, Any], name: str) -> Any:
-    time = value.get("time")
-    return time.get(name) if isinstance(time, Mapping) else None
-
-
-def millis(value: Any) -> float | None:
-    """Milliseconds as seconds; `None` for what is no number."""
-    return value / 1000 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 class Teller:
@@ -182,7 +90,7 @@ class Teller:
         location = info.get("location")
         folder = info.get("directory") or (location.get("directory") if isinstance(location, Mapping) else None)
         self.story.begin(
-            millis(_time(info, "created")) or 0.0, first_line(title), self.origin, foreign_id=key, folder=folder,
+            millis(time_of(info, "created")) or 0.0, first_line(title), self.origin, foreign_id=key, folder=folder,
             version=info.get("version"),
         )  # fmt: skip
 
@@ -204,7 +112,7 @@ class Teller:
         elif info.get("role") == "assistant":
             self._assistant(place, info, parts)
         else:
-            self.story.foreign(millis(_time(info, "created")), place, {"info": info, "parts": list(parts)})
+            self.story.foreign(millis(time_of(info, "created")), place, {"info": info, "parts": list(parts)})
 
     def end(self) -> None:
         """The subagents' sessions, and the end."""
@@ -218,7 +126,7 @@ class Teller:
     # The operator
 
     def _user(self, place: str, info: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
-        time = millis(_time(info, "created"))
+        time = millis(time_of(info, "created"))
         said = []
         for part in parts:
             if part.get("type") == "compaction":
@@ -238,18 +146,18 @@ class Teller:
     # The model
 
     def _assistant(self, place: str, info: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
-        time = millis(_time(info, "created"))
+        time = millis(time_of(info, "created"))
         self.story.settle(time)
         if info.get("summary") is True:
             self._compacted(place, info, parts)
             return
-        rounds = list(_rounds(parts))
-        for number, steps in enumerate(rounds):
-            only = len(rounds) == 1
+        every = list(rounds(parts))
+        for number, steps in enumerate(every):
+            only = len(every) == 1
             self._round(place, info, steps, f"{info.get('id')}" + ("" if only else f".{number + 1}"), only=only)
         if info.get("error"):
-            self.failed(millis(_time(info, "completed")) or self.story.time, str(info.get("id")), info["error"])
-        elif not rounds:
+            self.failed(millis(time_of(info, "completed")) or self.story.time, str(info.get("id")), info["error"])
+        elif not every:
             self.story.losses.add(place, "an answer without any part: it was never finished, or its parts are lost")
 
     def _round(
@@ -264,9 +172,9 @@ class Teller:
                 case "text" if not part.get("ignored"):
                     blocks.append({"type": "text", "text": str(part.get("text") or "")})
                 case "reasoning":
-                    blocks.append(_thinking(part))
+                    blocks.append(thinking(part))
                 case "tool":
-                    blocks.append(_tool_use(part, f"{call}.{len(blocks)}"))
+                    blocks.append(tool_use(part, f"{call}.{len(blocks)}"))
                     tools.append(part)
                 case "step-start":
                     pass
@@ -274,9 +182,9 @@ class Teller:
                     finish = part
                 case _:
                     others.append(part)
-        starts = [at for part in tools if (at := millis(_time(_state(part), "start"))) is not None]
-        ended = millis(_time(info, "completed"))
-        time = min(starts) if starts else ended if only and ended else millis(_time(info, "created"))
+        starts = [at for part in tools if (at := millis(time_of(state_of(part), "start"))) is not None]
+        ended = millis(time_of(info, "completed"))
+        time = min(starts) if starts else ended if only and ended else millis(time_of(info, "created"))
         if blocks:
             reason = str(info.get("finish") or finish.get("reason") or "") or None
             tokens = info.get("tokens") if only and info.get("tokens") else finish.get("tokens")
@@ -292,11 +200,11 @@ class Teller:
     def _results(self, place: str, tools: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         for id, part in tools:
             self._start_of(id, part)
-        for id, part in sorted(tools, key=lambda pair: _time(_state(pair[1]), "end") or 0):
-            state = _state(part)
+        for id, part in sorted(tools, key=lambda pair: time_of(state_of(pair[1]), "end") or 0):
+            state = state_of(part)
             if state.get("status") not in ("completed", "error"):
                 continue  # never answered: settled before whatever comes next
-            time = millis(_time(state, "end"))
+            time = millis(time_of(state, "end"))
             failed = state.get("status") == "error"
             content = str((state.get("error") if failed else state.get("output")) or "")
             meta = state.get("metadata")
@@ -310,7 +218,7 @@ class Teller:
                 self.story.child_reported(time, child, "failed" if failed else "completed", {"text": content})
 
     def _start_of(self, id: str, part: Mapping[str, Any]) -> None:
-        state = _state(part)
+        state = state_of(part)
         meta = state.get("metadata")
         child = meta.get("sessionId") if isinstance(meta, Mapping) else None
         if part.get("tool") != "task" or not child:
@@ -319,7 +227,7 @@ class Teller:
         given = given if isinstance(given, Mapping) else {}
         if child in self._children:
             title = str(given.get("description") or self._children[child].info.get("title") or child)
-            self._start(millis(_time(state, "start")), str(child), title, str(given.get("prompt") or ""))
+            self._start(millis(time_of(state, "start")), str(child), title, str(given.get("prompt") or ""))
         else:
             self.story.losses.add(id, f"the session `{child}` of this subagent is not in what was given")
 
@@ -331,7 +239,7 @@ class Teller:
     def _compacted(self, place: str, info: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> None:
         """The summary stands for what was before it was asked for, but for a tail that was kept."""
         summary = "\n".join(str(p.get("text") or "") for p in parts if p.get("type") == "text")
-        time = millis(_time(info, "completed")) or millis(_time(info, "created"))
+        time = millis(time_of(info, "completed")) or millis(time_of(info, "created"))
         through = self._before or self.story.seq
         if self._compaction in self._seen:
             through = min(through, self._seen[str(self._compaction)] - 1)
@@ -348,56 +256,3 @@ class Teller:
         name = str(error.get("name") or error.get("type") or "")
         kind = _ERRORS.get(name) or failure_of(f"{name} {text} {data or ''}")
         self.story.add(time, talk.model_failed(call, kind, f"{name}: {text}".strip(": "), attempt=1))  # type: ignore[arg-type]
-
-
-def _rounds(parts: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """The parts of one round each: a `step-start` begins a new one."""
-    current: list[Mapping[str, Any]] = []
-    for part in parts:
-        if part.get("type") == "step-start" and any(p.get("type") != "step-start" for p in current):
-            yield current
-            current = []
-        current.append(part)
-    if current:
-        yield current
-
-
-def _state(part: Mapping[str, Any]) -> Mapping[str, Any]:
-    state = part.get("state")
-    return state if isinstance(state, Mapping) else {}
-
-
-def _thinking(part: Mapping[str, Any]) -> dict[str, Any]:
-    meta = part.get("metadata")
-    signed = meta.get("anthropic") if isinstance(meta, Mapping) else None
-    signature = signed.get("signature") if isinstance(signed, Mapping) else None
-    block = {"type": "thinking", "thinking": str(part.get("text") or "")}
-    return {**block, **({"signature": signature} if signature else {})}
-
-
-def _tool_use(part: Mapping[str, Any], id: str) -> dict[str, Any]:
-    given = _state(part).get("input")
-    name = str(part.get("tool") or "unknown")
-    return {"type": "tool_use", "id": str(part.get("callID") or id), "name": name, "input": given or {}}
-
-
-def model_of(info: Mapping[str, Any]) -> str | None:
-    """`provider/model`, as far as it is known."""
-    model = info.get("model")
-    names = model if isinstance(model, Mapping) else info
-    known = names.get("modelID") or (None if names is info else names.get("id"))
-    parts = [names.get("providerID"), known]
-    return "/".join(str(part) for part in parts if part) or None
-
-
-def usage_of(tokens: Any) -> dict[str, int]:
-    """opencode counts reasoning apart from output; ours is one figure."""
-    tokens = tokens if isinstance(tokens, Mapping) else {}
-    cache = tokens.get("cache")
-    cache = cache if isinstance(cache, Mapping) else {}
-    return {
-        "input": int(tokens.get("input") or 0),
-        "output": int(tokens.get("output") or 0) + int(tokens.get("reasoning") or 0),
-        "cache_read": int(cache.get("read") or 0),
-        "cache_write": int(cache.get("write") or 0),
-    }
