@@ -221,6 +221,20 @@ def test_a_unit_stays_a_unit() -> None:
     assert "-tp 2" not in text
 
 
+def test_a_chart_is_read_and_a_broken_manifest_is_not_half_done() -> None:
+    """Lines of template control do not hide a container; YAML that is none is an error with its line."""
+    chart = (
+        "apiVersion: v1\nspec:\n  containers:\n  {{- if .Values.x }}\n  - image: vllm/vllm-openai:{{ .Values.tag }}\n"
+        "    args:\n    - --model={{ .Values.model }}\n    {{- end }}\n"
+    )
+    found = translate(chart)
+    assert found.parsed is not None
+    assert found.parsed["model_path"] == "{{ .Values.model }}"
+    assert "{{- if .Values.x }}\n" in (found.command or "")
+    with pytest.raises(UsageError, match="line 4"):
+        translate('spec:\n  containers:\n  - image: vllm/vllm-openai\n   command: ["vllm", "serve", "m"]\n')
+
+
 def test_a_manifest_in_json_stays_json() -> None:
     """What `kubectl get -o json` prints can be given back to `kubectl apply`."""
     server_container = {"image": "vllm/vllm-openai", "args": ["--model=m"]}

@@ -10,6 +10,7 @@ from tools.serving.flags.launch import Launch, shifted
 from tools.serving.flags.read_other import PS, UNIT, config_launch, dump_launches, unit_launches
 from tools.serving.flags.read_shell import MARK, launches
 from tools.serving.flags.read_yaml import LIKELY, yaml_launches
+from tools.serving.flags.yaml_nodes import broken
 
 READ_AT_MOST = 128 * 1024
 _UNCOMMENTED = re.compile(r"(?m)^[^#\n]*?vllm")
@@ -18,6 +19,8 @@ _PROMPT = re.compile(
     r"(?=(?:[A-Z_]+=\S+[ \t]+)*(?:sudo[ \t]+)?(?:\S+/)?"
     r"(?:vllm[ \t]+serve|python\d?[ \t]+-m[ \t]+vllm|docker[ \t]+run)\b)"
 )
+_MANIFEST = re.compile(r"(?m)^[ \t]*(?:- )?(?:containers|args|services)[ \t]*:[ \t]*$")
+_SHELL = re.compile(r"\bvllm[ \t]+serve\b|\bdocker[ \t]+run\b")
 _FENCE = re.compile(r"(?ms)^[ \t]*```[^\n]*\n(.*?)^[ \t]*```")
 _HEREDOC = re.compile(
     r"(?m)^.*?(?:cat|tee)\b[^\n<]*?(?:>[ \t]*(\S+)[^\n<]*<<|<<)-?[ \t]*['\"]?(\w+)['\"]?(?:[ \t]*>[ \t]*(\S+))?[^\n]*\n"
@@ -67,6 +70,8 @@ def read(text: str) -> list[Launch]:
         found = yaml_launches(text)
         if found:
             return found
+    if _MANIFEST.search(text) and not _SHELL.search(text) and (wrong := broken(text)):
+        raise UsageError(f"it looks like a manifest, and is no YAML: {wrong}", hint="mend that line first")
     dumped = dump_launches(text) if text.lstrip()[:1] == "[" or not MARK.search(text) or PS.search(text) else []
     found = dumped or launches(text) or dump_launches(text)
     if found:

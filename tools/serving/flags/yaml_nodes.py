@@ -12,13 +12,28 @@ import yaml
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MOST_DEEP = 60
 _TEMPLATE = re.compile(r"\{\{[^{}\n]{0,300}\}\}")
+_CONTROL = re.compile(r"(?m)^[ \t]*\{\{[^{}\n]{0,300}\}\}[ \t]*$")
 Nodes = dict[str, Any]
+
+
+def broken(text: str) -> str:
+    """What is wrong with a text as YAML, with the line; "" when nothing is."""
+    try:
+        for _ in yaml.parse(_TEMPLATE.sub("T", _CONTROL.sub("", text)), Loader=LOADER):
+            pass
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        return f"line {mark.line + 1 if mark else '?'}: {error.problem}"
+    except yaml.YAMLError as error:
+        return str(error)
+    return ""
 
 
 def documents(text: str) -> list[Any] | None:
     """The root nodes of a YAML text, `None` when it is none."""
     if _too_deep(text):
         return None
+    text = _CONTROL.sub(lambda match: " " * len(match[0]), text)
     plain = _TEMPLATE.sub(lambda match: "T" * len(match[0]), text).replace("\t", " ")
     try:
         return [node for node in yaml.compose_all(plain, Loader=LOADER) if node is not None]
