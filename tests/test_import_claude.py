@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.transcript import Transcript
 from state.log import rebuild, snapshot
 from tests.foreign_helpers import Claude, Result, at, unanswered, use
 
@@ -107,6 +108,10 @@ def test_messages_kept_across_a_compaction_stay_in_what_the_model_sees(tmp_path:
     through = next(m for m in done.log() if m.seq == compacted["through"])
     assert through.payload["content"][0]["text"] == "Ready"
     assert compacted["summary"].startswith("This session is being continued")
+    transcript = Transcript()
+    transcript.take_messages(done.log())
+    seen = [block["text"] for message in transcript.messages() for block in message["content"]]
+    assert [text for text in seen if "Summary: started." not in text] == ["Go on", "Going on", "And now?", "Done"]
     assert done.losses.told() == []
 
 
