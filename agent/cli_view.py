@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not path.endswith("/"):
                 raise NotFound(f"there is no `{path}`", hint=f"a session's page is `{path}/`")
             recording = from_database(self.db, parts[1])
-            self._page(assemble(_model(recording), recording.facts.title or recording.facts.id, live=True))
+            self._page(assemble(_model(recording), recording.title, live=True))
         elif parts[0] == "s" and parts[2:] == ["model"]:
             data = base64.b64encode(squeeze(_model(from_database(self.db, parts[1]))))
             self._send(HTTPStatus.OK, data.decode("ascii"), "text/plain")

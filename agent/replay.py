@@ -27,6 +27,10 @@ EVERY = 2_000
 """Messages between two boards that are kept."""
 
 
+UNTITLED = "Conversation"
+"""What a conversation is called before anything was said (`agent/chat.py`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One message of a log. `time` is in seconds since the epoch, `cause` the number of the message that led to it."""
@@ -76,6 +80,15 @@ class Recording:
         for entry in entries:  # a clock that was set back must not make the search for a time go wrong
             latest = max(latest, entry.time)
             self._times.append(latest)
+
+    @property
+    def title(self) -> str:
+        """What the session is about: its title, or of a conversation without one the first words in it."""
+        if self.facts.kind != "chat" or self.facts.title not in ("", UNTITLED):
+            return self.facts.title or self.facts.id
+        told = (entry.payload for entry in self.entries[:50] if entry.kind in ("operator.said", "playbook.loaded"))
+        about = next((str(p.get("text") or p.get("playbook") or "") for p in told), "")
+        return " ".join(about.split())[:100] or self.facts.title or self.facts.id
 
     @property
     def times(self) -> Sequence[float]:

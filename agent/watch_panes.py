@@ -103,7 +103,7 @@ class Panes:
         mark, style = SYMBOLS.get(board.status, SYMBOLS["cancelled"])
         state = "live" if live and self.player.at_end else "▶ playing" if playing else "‖ paused"
         right = f"{state}  {self.player.speed:g}x"
-        title = Text.assemble((f"{mark} ", style), (plain(board.title or recording.facts.title), "bold"))
+        title = Text.assemble((f"{mark} ", style), (plain(recording.title), "bold"))
         title.truncate(max(4, width - len(right) - 1), overflow="ellipsis", pad=True)
         title.append(" " + right, "cyan" if playing or live else "dim")
         seq = recording.entries[place - 1].seq if place else 0

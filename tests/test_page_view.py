@@ -90,7 +90,7 @@ def test_sessions_are_listed_and_shown(server: ThreadingHTTPServer) -> None:
     """The list names the session, its page holds it, and the data beside it is the same again."""
     status, text, headers = known(server, "/")
     assert status == 200
-    assert "Move gpu1 from vLLM to SGLang" in text
+    assert "vLLM gives 0.66x with the drafter" in text
     assert '<a href="/s/pivot234/">' in text
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     status, text, headers = known(server, "/s/pivot234/")

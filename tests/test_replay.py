@@ -242,3 +242,13 @@ def test_a_payload_that_is_no_strict_json_is_read(db: Database) -> None:
     db.write(lambda conn: append(conn, "pivot234", [nan], BEGAN + 9999))
     done = from_database(db, "pivot234").entries[-1].payload["done"]
     assert done != done
+
+
+def test_a_conversation_is_called_by_what_it_is_about() -> None:
+    """Without a title of its own it has the first words that were said; with one it keeps it."""
+    said = [Entry(1, 0.0, "session.created", "operator", {"title": "Conversation"})]
+    said += [Entry(2, 1.0, "operator.said", "operator", {"text": "Serve  it\nwith SGLang"})]
+    assert Recording(Facts("a", kind="chat", title="Conversation"), said).title == "Serve it with SGLang"
+    assert Recording(Facts("a", kind="chat", title="A move"), said).title == "A move"
+    assert Recording(Facts("a", kind="chat", title="Conversation"), said[:1]).title == "Conversation"
+    assert Recording(Facts("a"), []).title == "a"

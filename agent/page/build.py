@@ -50,7 +50,7 @@ def page(recording: Recording, *, logs: Logs | None = None, limit: int = LIMIT) 
     """The page of a recording, of at most `limit` bytes if folding can bring it there."""
     rungs = [most for most in LADDER if _weight(recording, most) <= limit * SQUEEZED] or [LADDER[-1]]
     for most in rungs:
-        made = assemble(model(recording, most=most, logs=logs), recording.facts.title or recording.facts.id)
+        made = assemble(model(recording, most=most, logs=logs), recording.title)
         if len(made) <= limit:
             break
     return made

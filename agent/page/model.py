@@ -57,7 +57,7 @@ class _Model:
         return {
             "v": VERSION,
             "session": {
-                "id": facts.id, "kind": facts.kind, "title": facts.title or facts.id, "playbook": facts.playbook,
+                "id": facts.id, "kind": facts.kind, "title": self.recording.title, "playbook": facts.playbook,
                 "status": spans.status, "reason": spans.reason, "began": self.began, "seconds": self._at(ended),
                 "live": live, "params": fold_tree(facts.settings.get("params", {}), 400),
                 "format": facts.settings.get("format"),

@@ -164,7 +164,10 @@ function makeLog(m, act, kept) {
     }
     anchor = chunk ? { node: chunk.node.children[index % CHUNK], last: index === visible.length - 1 } : null;
     if (anchor) settle();
-    else list.scrollTop = 0;
+    else {
+      if (chunks.length) render(chunks[0]);
+      list.scrollTop = 0;
+    }
   }
 
   const box = h("input", {
