@@ -239,7 +239,7 @@ class SessionState:
             return "now", ""  # starting it meets the same error and fails the todo with it
 
     def place(self, todo: str) -> int | str:
-        """Render on which host a job is to run and how many GPUs it wants, which are returned. Raises `TurnoutError`."""
+        """Render on which host a job is to run and how many GPUs it wants; returns these. Raises `TurnoutError`."""
         info, context = self.todos[todo], self.context(todo)
         host = str(render_tree(info.body["host"], context))
         gpus = render_tree(info.body.get("gpus") or 0, context) or 0
