@@ -137,6 +137,30 @@ def test_a_refused_quick_command_is_told_in_its_result_and_leave_that_was_given_
     assert len(server.requests) == 4
 
 
+def test_a_vllm_command_is_translated_and_a_bench_asks_before_it_copies_secrets(tmp_path: Path) -> None:
+    """Looking answers at once; the prompt files of a bench are copied only if the policy would read them."""
+    command = "vllm serve /models/k2 --tensor-parallel-size 8 --max-model-len 4096"
+    sets = {"mine": "/home/me/.ssh/id_ed25519"}
+    turns = [
+        {
+            "when": "move",
+            "tools": [tool("translate", text=command), tool("bench", url="http://127.0.0.1:9", sets=sets)],
+        },
+        {"when": "sglang", "say": "Translated."},
+    ]
+
+    async def main(server: ScriptedModel) -> None:
+        async with talking(tmp_path, configured(server)) as (talk, face):
+            talk.hear("move")
+            await face.until(lambda: "Translated." in face.words() and face.questions)
+            assert "id_ed25519" in face.questions[0][1]
+            assert face.status("bench-plan-1") is None
+
+    server = play(turns, main)
+    told = " ".join(results(server.requests[1]).values())
+    assert "tp" in told
+
+
 def test_the_graph_is_edited_in_one_call_and_told_exactly(tmp_path: Path) -> None:
     """Jobs, a race, a gate and its contingency in one edit; what cannot be is told beside what was done."""
     add = [

@@ -17,7 +17,7 @@ from state.errors import ToolError
 from state.specs import TodoSpec
 from tools import builtin  # noqa: F401 - registers the tools
 from tools.base import TOOLS, ToolCall
-from tools.permissions import Decision
+from tools.permissions import Decision, decide_path
 
 
 class ProbeInput(Input):
@@ -26,6 +26,7 @@ class ProbeInput(Input):
 
 class TranslateInput(Input):
     text: Annotated[str, Field(description="A vLLM command, script, unit, compose file or manifest.")]
+    host: Annotated[str | None, Field(description="Translate for the SGLang that is installed there.")] = None
     sglang_version: str | None = None
 
 
@@ -53,7 +54,7 @@ async def probe(use: Use, given: ProbeInput) -> Result:
 
 
 async def translate(use: Use, given: TranslateInput) -> Result:
-    args = {"text": given.text, **({"sglang_version": given.sglang_version} if given.sglang_version else {})}
+    args = given.model_dump(exclude_none=True)
     return Result(fenced(json.dumps(await call_tool(use, "translate", args), ensure_ascii=False, indent=1)))
 
 
@@ -61,13 +62,18 @@ async def bench(use: Use, given: BenchInput) -> _Answered:
     state = use.graph.state
     plan, measure = free_id(state, "bench-plan"), free_id(state, "bench")
     args = {"host": given.host, "url": given.url, "sets": given.sets, **given.options}
-    first = TodoSpec(
-        plan, f"Plan the bench of {given.url}", "tool", {"tool": "bench_plan", "args": args, "by": "model"}
-    )
+    copied = f"copy {', '.join(given.sets.values())} from local to {given.host}"
+    planned = {"tool": "bench_plan", "plain": args, "by": "model", "run": copied}
+    first = TodoSpec(plan, f"Plan the bench of {given.url}", "tool", planned)
     body = {"host": given.host, "run": f"{{{{ todos['{plan}'].run }}}}", "by": "model"}
     second = TodoSpec(measure, f"Bench {given.url}", "job", body)
     free = Decision("allow", "a bench only sends requests")
-    ops: list[Op] = guarded(use, [(Add(first, edges(given.after)), free), (Add(second, ((plan, "success"),)), free)])
+    # The prompt files are copied to the host: what the policy would not simply read here is asked about.
+    reading = [decide_path(use.desk.policy, "local", path, "read") for path in given.sets.values()]
+    worst = next((decision for decision in reading if decision.verdict != "allow"), free)
+    if worst.verdict == "deny":
+        raise ToolError(f"the prompt files may not be read: {worst.why}")
+    ops: list[Op] = guarded(use, [(Add(first, edges(given.after)), worst), (Add(second, ((plan, "success"),)), free)])
     return await use.edit(ops)
 
 
