@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from agent.cli_frame import reader_may_leave, say
+from agent.screen_signals import let_go
 
 if TYPE_CHECKING:
     from agent.chat import Chat
@@ -110,4 +111,6 @@ async def _obey_signals(face: PlainFace) -> None:
             if asked:
                 os._exit(128 + received)
             asked = True
+            if received == signal.SIGHUP:
+                let_go()
             face.leave(3 if received == signal.SIGINT else 128 + received)

@@ -10,7 +10,6 @@ while the operator may already type.
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from textual.widgets import Static
 
 from agent.screen_prompt import Prompt
 from agent.screen_question import QuestionPanel
+from agent.screen_signals import obey
 from agent.screen_views import EntriesPane, LinesPane
 
 WIDE = 110
@@ -69,6 +69,7 @@ class ChatApp(App[tuple[int, str | None]]):
         self.room = Size(80, 24)
         self.failure: BaseException | None = None
         self.leaving: tuple[int, str | None] | None = None
+        self._restore: Callable[[], None] = lambda: None
         self.farewell: list[str] = []
         self.first_paint: float | None = None
         self._typed = 0.0
@@ -98,9 +99,11 @@ class ChatApp(App[tuple[int, str | None]]):
         self.query_one(Prompt).focus()
         self.query_one("#head", Static).update(Text("◇ Turnout  opening …", "dim"))
         self._arrange()
-        for each in (signal.SIGHUP, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, self.depart, 128 + each)
+        self._restore = obey(self.depart)
         self.call_after_refresh(self._begin)
+
+    def on_unmount(self) -> None:
+        self._restore()
 
     def _begin(self) -> None:
         self.first_paint = time.perf_counter()

@@ -86,7 +86,8 @@ class StripsPane(ScrollView, can_focus=False):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"pane--marked"}
     DEFAULT_CSS = """
-    StripsPane { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; scrollbar-gutter: stable; height: 1fr; overflow-x: hidden;
+    StripsPane { scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; scrollbar-gutter: stable;
+                 height: 1fr; overflow-x: hidden;
                  scrollbar-background: $background; scrollbar-background-hover: $background;
                  scrollbar-background-active: $background; scrollbar-color: $panel-lighten-2;
                  scrollbar-color-hover: $panel-lighten-3; scrollbar-color-active: $primary; }

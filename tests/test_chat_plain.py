@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -156,23 +155,21 @@ def test_a_conversation_in_which_nothing_was_asked_is_not_resumed() -> None:
 
 
 @pytest.mark.parametrize("face", [["--plain"], []])
-def test_a_terminal_that_vanishes_leaves_jobs_alive(
+def test_a_closed_window_ends_the_chat_and_not_its_jobs(
     terminal: type[Terminal],  # noqa: F811
     tmp_path: Path,
     face: list[str],
 ) -> None:
-    """SIGHUP ends the chat in good order: its jobs go on and the session is free for the next process."""
+    """When the terminal itself is gone the process does not stay behind, and the session is given back."""
     window = terminal("chat", *face, rows=24, columns=200)
     window.wait_for("/help")
     window.type(f"/run {playbook(tmp_path, SLEEPS)}\r")
     window.wait_for("started on local")
-    os.kill(window.process.pid, signal.SIGHUP)
-    code, said = window.end()
-    assert code == 128 + signal.SIGHUP
-    assert "1 job goes on without you" in said
-    session = session_of(said)
-    assert json.loads(turnout("sessions", "--json").stdout)[0]["state"] == "paused"
-    assert turnout("kill", "slow", "--session", session, "--yes").returncode == 0
+    window.hang_up()
+    assert window.process.wait(60) == 128 + signal.SIGHUP
+    session = json.loads(turnout("sessions", "--json").stdout)[0]
+    assert session["state"] == "paused"
+    assert turnout("kill", "slow", "--session", session["id"], "--yes").returncode == 0
 
 
 def test_questions_are_answered_by_command_on_a_terminal(terminal: type[Terminal], tmp_path: Path) -> None:  # noqa: F811

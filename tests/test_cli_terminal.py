@@ -62,12 +62,19 @@ class Terminal:
                 self.text += os.read(self._master, 65536).decode("utf-8", "replace")
         return self.process.returncode, self.text
 
+    def hang_up(self) -> None:
+        """Close the terminal, as a window or a connection does that goes away."""
+        os.close(self._slave)
+        os.close(self._master)
+        self._slave = self._master = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._slave)
-        os.close(self._master)
+        if self._slave >= 0:
+            os.close(self._slave)
+            os.close(self._master)
 
 
 @pytest.fixture
