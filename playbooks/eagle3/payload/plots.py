@@ -20,6 +20,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 BLUE, GREY, ORANGE, INK, FAINT = "#1f5fbf", "#9aa3ad", "#d9822b", "#22282f", "#e3e7eb"
+POINTS = 300  # of a curve
 STYLE = {
     "figure.dpi": 160, "figure.facecolor": "white", "font.size": 10, "font.family": "DejaVu Sans",
     "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.titlesize": 11.5, "axes.titleweight": "bold",
@@ -46,11 +47,11 @@ def training_curves(rows: Sequence[Mapping[str, Any]], folder: Path) -> None:
     losses = np.array([row["losses"] for row in rows])
     accuracy = np.array([row["accuracy"] for row in rows])
     with picture(folder, "training", 2) as (left, right):
+        few = slice(None, None, max(1, len(steps) // POINTS))  # more would be wider than the picture
         for s, colour in enumerate(_shades(losses.shape[1])):
-            left.plot(steps, losses[:, s], color=colour, alpha=0.18, linewidth=0.8)
-            left.plot(steps, _smooth(losses[:, s]), color=colour, linewidth=1.8, label=f"draft {s + 1}")
-            right.plot(steps, 100 * accuracy[:, s], color=colour, alpha=0.18, linewidth=0.8)
-            right.plot(steps, 100 * _smooth(accuracy[:, s]), color=colour, linewidth=1.8, label=f"draft {s + 1}")
+            for axes, values in ((left, losses[:, s]), (right, 100 * accuracy[:, s])):
+                axes.plot(steps[few], values[few], color=colour, alpha=0.18, linewidth=0.8)
+                axes.plot(steps[few], _smooth(values)[few], color=colour, linewidth=1.8, label=f"draft {s + 1}")
         left.set(title="Loss on the training answers", xlabel="training step", ylabel="cross-entropy (nats)")
         right.set(title="Drafts that name the target's token", xlabel="training step", ylabel="% of positions")
         right.set_ylim(bottom=0)
