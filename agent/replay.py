@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from operator import attrgetter
+from textwrap import shorten
 from typing import Any
 
 from agent.board import Board, BoardJob, BoardTodo
@@ -88,7 +89,7 @@ class Recording:
             return self.facts.title or self.facts.id
         told = (entry.payload for entry in self.entries[:50] if entry.kind in ("operator.said", "playbook.loaded"))
         about = next((str(p.get("text") or p.get("playbook") or "") for p in told), "")
-        return " ".join(about.split())[:100] or self.facts.title or self.facts.id
+        return shorten(about, 90, placeholder=" …") or self.facts.title or self.facts.id
 
     @property
     def times(self) -> Sequence[float]:
