@@ -135,7 +135,7 @@ def read(path: Path, losses: Losses) -> Exported:
     exported = Exported(path, "")
     lines = Lines(path, losses)
     with closing(lines):
-        ended = False
+        ended: int | None = None
         for number, _, value in lines:
             if not _unsealed(value):
                 losses.add(lines.place(number), "this line was damaged: it is not what its checksum says")
@@ -144,13 +144,17 @@ def read(path: Path, losses: Losses) -> Exported:
             elif "extra" in value:
                 exported.extras.append(value)
             elif "end" in value:
-                ended = True
+                ended = value["end"]
             elif value.keys() >= set(_COLUMNS):
                 _message(exported, number, value, losses, lines)
             else:
                 losses.add(lines.place(number), "no message of a log")
-        if not ended:
+        had = sum(map(len, exported.numbers.values()))
+        if ended is None:
             losses.add(path.name, "the file has no end: it was cut, or is still being written")
+        elif ended != had:
+            losses.add(path.name, f"the file was written with {ended} messages and {had} of them could be had")
+        exported.numbers = {session: numbers for session, numbers in exported.numbers.items() if numbers}
     return exported
 
 
