@@ -26,7 +26,7 @@ _owners = table(Owner)
 def this_process() -> dict[str, Any]:
     """What names this process for as long as it lives. `ticks` is its start time in clock ticks since boot."""
     return {
-        "machine": f"{platform.node()}-{uuid.getnode():x}",
+        "machine": _machine(),
         "boot": _boot_id(),
         "pid": os.getpid(),
         "ticks": _start_ticks(os.getpid()),
@@ -85,6 +85,12 @@ def _may_live(owner: dict[str, Any], me: dict[str, Any], expires: float, now: fl
         if owner["ticks"] is not None:
             return bool(_start_ticks(owner["pid"]) == owner["ticks"])
     return expires > now
+
+
+def _machine() -> str:
+    node = uuid.getnode()
+    # Without a network card `getnode` draws a number for each process, and marks it by this bit (RFC 9562, 6.10).
+    return platform.node() if node >> 40 & 1 else f"{platform.node()}-{node:x}"
 
 
 def _boot_id() -> str | None:

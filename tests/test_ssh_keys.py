@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from state.errors import HostKeyError, Unreachable
+from state.errors import HostError, HostKeyError, Unreachable
 from tests.hosting import OpenSSH, free_port
 from tools.hostkeys import Endpoint
 from tools.ssh import Host, HostSpec, host_key
@@ -166,3 +166,24 @@ async def test_a_hop_is_read_as_ssh_reads_it(text: str, address: str, port: int,
     """`[user@]host[:port]`, IPv6 in brackets or bare."""
     hop = Endpoint.hop(text)
     assert (hop.address, hop.port, hop.user) == (address, port, user)
+
+
+@pytest.mark.parametrize(
+    ("spec", "files"),
+    [
+        (HostSpec(name="h", address="127.0.0.1", host_key="ssh-ed25519 rubbish"), {}),
+        (HostSpec(name="h", address="127.0.0.1", port=70000), {}),
+        (HostSpec(name="h", address="a..b"), {}),
+        (HostSpec(name="h", address="127.0.0.1"), {"known_hosts": "|1|xx|yy ssh-ed25519 AAAA\n"}),
+        (HostSpec(name="h", address="127.0.0.1"), {"config": "Port many\n"}),
+    ],
+)
+async def test_settings_that_nobody_can_read_are_said(home: Path, spec: HostSpec, files: dict[str, str]) -> None:
+    """A broken pin, port, name, known_hosts or ssh_config is an error of the host, with where to look; no crash."""
+    (home / ".ssh").mkdir(exist_ok=True)
+    for name, text in files.items():
+        (home / ".ssh" / name).write_text(text)
+    with pytest.raises(HostError) as caught:
+        async with Host(spec, patience_s=2) as host:
+            await host.run("true")
+    assert caught.value.hint

@@ -81,10 +81,12 @@ class Channel(asyncssh.SSHClientSession[bytes]):
 
     async def _greeting(self, name: str) -> str:
         getting = asyncio.ensure_future(self._greetings.get())
-        await asyncio.wait([getting, self.lost], return_when=asyncio.FIRST_COMPLETED)
-        if getting.done():
-            return getting.result()
-        getting.cancel()
+        try:
+            await asyncio.wait([getting, self.lost], return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                return getting.result()
+        finally:
+            getting.cancel()
         why = self.lost.result()
         raise Unreachable(f"`{name}` closed the channel before the remote half spoke ({why}): {self._heard()}")
 

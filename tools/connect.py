@@ -10,7 +10,8 @@ host is connected to explicitly, so its key is checked like any other. It does n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import anyio
@@ -136,13 +137,14 @@ class Links:
         return link
 
     async def _handshake(self) -> _Link:
-        known = await KnownHost.read(self._endpoint)
-        hops = await self.hops(known)
-        try:
-            return _Link(await self._to(self._endpoint, known, hops), hops)
-        except BaseException:
-            _close(hops)
-            raise
+        with _settings_of(self._name):
+            known = await KnownHost.read(self._endpoint)
+            hops = await self.hops(known)
+            try:
+                return _Link(await self._to(self._endpoint, known, hops), hops)
+            except BaseException:
+                _close(hops)
+                raise
 
     async def hops(self, known: KnownHost) -> list[asyncssh.SSHClientConnection]:
         """Connections to the jump hosts, each through the one before, with its own configuration and its own key."""
@@ -171,7 +173,7 @@ class Links:
             )  # fmt: skip
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise explained(error, endpoint, known, client.offered, self._name) from error
-        except (asyncssh.KeyImportError, asyncssh.ConfigParseError) as error:
+        except asyncssh.KeyImportError as error:
             message = f"cannot connect to `{self._name}`: `{error}`"
             raise HostUnusable(message, hint="use a key that ssh-agent holds") from error
 
@@ -179,17 +181,30 @@ class Links:
 async def host_key(spec: HostSpec) -> asyncssh.SSHKey:
     """The key that the host shows now, unverified: for an operator to compare. Jump hosts are verified."""
     endpoint = Endpoint.of(spec)
-    hops = await Links(endpoint, spec.name).hops(await KnownHost.read(endpoint))
-    try:
-        tunnel = hops[-1] if hops else None
-        key = await asyncssh.get_server_host_key(endpoint.address, spec.port or (), tunnel=tunnel)
-    except (asyncssh.Error, OSError) as error:
-        raise Unreachable(f"cannot connect to `{spec.name}`: `{error}`") from error
-    finally:
-        _close(hops)
+    with _settings_of(spec.name):
+        hops = await Links(endpoint, spec.name).hops(await KnownHost.read(endpoint))
+        try:
+            tunnel = hops[-1] if hops else None
+            key = await asyncssh.get_server_host_key(endpoint.address, spec.port or (), tunnel=tunnel)
+        except (asyncssh.Error, OSError) as error:
+            raise Unreachable(f"cannot connect to `{spec.name}`: `{error}`") from error
+        finally:
+            _close(hops)
     if key is None:
         raise Unreachable(f"`{spec.name}` shows no host key")
     return key
+
+
+@contextmanager
+def _settings_of(name: str) -> Iterator[None]:
+    """A pinned key, known_hosts, `~/.ssh/config`, address or port that nobody can read is the operator's to mend."""
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise HostUnusable(
+            f"the settings of `{name}` cannot be read: `{error}`",
+            hint="look at its address, port and key in `turnout hosts list --json`, at `~/.ssh/config` and known_hosts",
+        ) from error
 
 
 def _close(hops: list[asyncssh.SSHClientConnection]) -> None:

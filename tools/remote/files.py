@@ -84,9 +84,7 @@ def _into_place(path: str, target: str, mode: int) -> None:
     beside = f"{target}.{os.getpid()}.tmp"  # the target may be on another file system than the root
     shutil.copyfile(path, beside)
     os.chmod(beside, mode)
-    fd = os.open(beside, os.O_RDONLY | os.O_CLOEXEC)
-    os.fsync(fd)
-    os.close(fd)
+    store.sync_file(beside)
     os.rename(beside, target)
 
 
@@ -96,6 +94,11 @@ def _unpack(path: str, target: str) -> None:
     os.makedirs(new, exist_ok=True)
     with tarfile.open(path) as archive:
         archive.extractall(new)
+    for folder, _, names in os.walk(new):  # else a power cut could leave a tree under its hash with empty files
+        for name in names:
+            if not os.path.islink(os.path.join(folder, name)):
+                store.sync_file(os.path.join(folder, name))
+        store.sync_folder(folder)
     try:
         os.rename(new, target)
     except OSError:

@@ -35,6 +35,15 @@ def expand(path: str) -> str:
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(path))
 
 
+def sync_file(path: str) -> None:
+    """Make the content of a file durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def sync_folder(path: str) -> None:
     """Make renames and new names in `path` durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
