@@ -37,7 +37,7 @@ from state import changes as c
 from state import owner
 from state.changes import Change
 from state.db import Database
-from state.errors import HostError, ModelError, StateError, TurnoutError
+from state.errors import HostError, ModelError, StateError, TurnoutError, Unreachable
 from state.failpoints import failpoint
 from state.log import append_system
 from state.models import Lease, table
@@ -48,6 +48,7 @@ log = structlog.get_logger(__name__)
 
 FOREIGN_LEASES_EVERY_S = 2.0
 STOP_GRACE_S = 5.0
+PROBE_AGAIN_S = 5.0
 MAX_CONFLICTS = 5
 NOT_KNOWN = "the driver died while it ran: it is not known whether it was done"
 
@@ -306,6 +307,12 @@ class Dispatcher:
         """Find out which GPUs a host has, because a todo wants some and nobody has looked yet."""
         try:
             facts = await TOOLS["probe"](ToolCall(self.state.session, "", {"host": name}, self.hosts.get))
+        except Unreachable as error:  # not known is not none: its todos wait, and it is asked again
+            log.warning("cannot look for GPUs", host=name, error=error.message)
+            await anyio.sleep(PROBE_AGAIN_S)
+            self._probed.discard(name)
+            self.post(Go())
+            return
         except HostError as error:
             log.warning("probe failed", host=name, error=error.message)
             facts = {}

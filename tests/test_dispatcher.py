@@ -16,6 +16,7 @@ from agent.views import View
 from state import changes as c
 from state import owner
 from state.db import Database
+from state.errors import Unreachable
 from state.log import append
 from state.specs import Plan, TodoSpec
 from tools.base import TOOLS, ToolCall
@@ -95,3 +96,23 @@ async def test_a_session_that_lost_a_gpu_to_another_goes_on_when_it_is_free(
             while dispatcher.state.status == "running":  # noqa: ASYNC110
                 await anyio.sleep(0.01)
     assert dispatcher.state.graph["t"].status == "completed"
+
+
+async def test_gpus_that_cannot_be_looked_for_yet_are_not_none(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is away when its GPUs are looked for is asked again; the job that wants one waits and then runs."""
+    asked: list[str] = []
+
+    async def probe(call: ToolCall) -> dict[str, Any]:
+        asked.append(str(call.args["host"]))
+        if len(asked) < 3:
+            raise Unreachable("no answer")
+        return {"usable_gpus": [0]}
+
+    monkeypatch.setitem(TOOLS, "probe", probe)
+    monkeypatch.setattr("agent.dispatcher.PROBE_AGAIN_S", 0)
+    await session(db, "s", TodoSpec("t", "T", "job", {"host": "local", "run": "true", "gpus": 1}))
+    async with open_hosts({}) as hosts:
+        dispatcher = Dispatcher(db, await db.aread(lambda conn: load(conn, "s")), hosts, View())
+        with anyio.fail_after(20):
+            assert await dispatcher.run() == "completed"
+    assert asked == ["local"] * 3
