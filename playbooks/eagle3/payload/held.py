@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -16,7 +17,7 @@ Batch = tuple[Tensor, Tensor, Tensor]
 BATCH_TOKENS = 8192  # with padding, at once on the device
 
 
-class Held:
+class Held(abc.ABC):
     """Some answers. `agreement` is the share of their tokens that the target, asked greedily, says again."""
 
     lengths: list[int]
@@ -26,11 +27,13 @@ class Held:
         for picked in groups(self.lengths, BATCH_TOKENS):
             yield self.batch(picked)
 
+    @abc.abstractmethod
     def batch(self, picked: Sequence[int]) -> Batch:
-        raise NotImplementedError
+        """The batch of these answers."""
 
+    @abc.abstractmethod
     def agreement(self) -> float:
-        raise NotImplementedError
+        """The share of the assistant's tokens that the target says again."""
 
 
 class HeldStored(Held):

@@ -22,7 +22,7 @@ def facts(results: dict[str, Result], measured: list[Measured]) -> Facts:
     facts = [
         (f"{trained['acceptance_length']:.2f}", f"tokens a round, predicted ({trained['rounds']:,} rounds)"),
         (f"{results['baseline']['acceptance_length']:.2f}", "before training"),
-        (f"{train['tokens_seen']:,}", f"tokens trained on, {train['epochs']:g} passes"),
+        (_short(train["tokens_seen"]), f"tokens trained on, {train['epochs']:g} passes"),
         (f"{train['tokens_per_second']:,}", f"tokens a second, on {_device(train)}"),
         (duration(sum(r["seconds"] for r in results.values())), "for all steps"),
     ]
@@ -268,6 +268,10 @@ def _device(train: Result) -> str:
 def _clip(text: str, most: int = 240) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= most else flat[:most].rsplit(" ", 1)[0] + " …"
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count >= 10_000_000 else f"{count:,}"
 
 
 def _percent(share: float | None) -> str:
