@@ -27,6 +27,7 @@ from state.foreign.claude_text import (
     text_of,
     type_of,
 )
+from state.foreign.damage import whole_number
 from state.foreign.lines import WATCHED, Lines
 from state.foreign.story import Found, Story, first_line
 
@@ -188,13 +189,13 @@ class _Teller:
             return [number]
         message = value.get("message")
         id = message.get("id") if isinstance(message, Mapping) else None
-        rows = self.index.rows_of.get(hash((id, self.within is not None))) if id is not None else None
+        rows = self.index.rows_of.get(hash((str(id), self.within is not None))) if id is not None else None
         return rows if rows and number in rows else [number]
 
     def _settle(self, time: float | None) -> None:
         """Before the next answer every call has one, except those whose result stands further on in the file."""
         answered = self.index.answered
-        self.story.settle(time, but=lambda id: self._is_ahead(answered.get(hash(id))))
+        self.story.settle(time, but=lambda id: self._is_ahead(answered.get(hash(str(id)))))
 
     def _is_ahead(self, number: int | None) -> bool:
         return number is not None and number not in self._begun
@@ -253,7 +254,7 @@ class _Teller:
                 error = value.get("error")
                 text = str(error.get("message") or error) if isinstance(error, Mapping) else str(error or "no text")
                 again = value.get("retryInMs")
-                attempt = int(value.get("retryAttempt") or 1)
+                attempt = whole_number(value.get("retryAttempt")) or 1
                 wait = again / 1000 if isinstance(again, int | float) else None
                 self.story.add(time, talk.model_failed("", failure_of(text), text, attempt=attempt, retry_in_s=wait))
             case _:

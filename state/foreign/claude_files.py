@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from state.foreign.claude_text import text_of
-from state.foreign.damage import Losses, decode
+from state.foreign.damage import Losses, decode, whole_number
 from state.foreign.lines import Lines
 
 
@@ -57,7 +57,7 @@ def usage_of(messages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         "cache_write": "cache_creation_input_tokens",
     }
     told = [m["usage"] for m in messages if isinstance(m.get("usage"), Mapping)]
-    return {ours: max((int(u.get(theirs) or 0) for u in told), default=0) for ours, theirs in names.items()}
+    return {ours: max((whole_number(u.get(theirs)) for u in told), default=0) for ours, theirs in names.items()}
 
 
 def text_or_blocks(content: Any) -> str:

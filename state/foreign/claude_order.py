@@ -142,10 +142,10 @@ class Index:
         message = value.get("message")
         id = message.get("id") if isinstance(message, Mapping) else None
         if id is not None:
-            self.rows_of.setdefault(hash((id, bool(self._side[number]))), []).append(number)
+            self.rows_of.setdefault(hash((str(id), bool(self._side[number]))), []).append(number)
         for block in blocks:
             if block.get("type") == "tool_use":
-                self._calls[0].append(hash(block.get("id")))
+                self._calls[0].append(hash(str(block.get("id"))))
                 self._calls[1].append(number)
                 given = block.get("input")
                 if block.get("name") in _AGENT_TOOLS and isinstance(given, Mapping):
@@ -155,7 +155,7 @@ class Index:
         results = [block for block in blocks if block.get("type") == "tool_result"]
         self.kind[number] = RESULT if results else PROMPT
         for block in results:
-            self.answered.setdefault(hash(block.get("tool_use_id")), number)
+            self.answered.setdefault(hash(str(block.get("tool_use_id"))), number)
         told = value.get("toolUseResult")
         named = told.get("agentId") if isinstance(told, Mapping) else None
         if not self._side[number] and not self._agent_file:
@@ -277,15 +277,15 @@ class Index:
             names, anchor = self._segment(segment), segment.get("anchorUuid")
         else:
             return [], None
-        numbers = [self._seen[hash(name)] for name in names if hash(name) in self._seen]
-        return numbers, self._seen.get(hash(anchor)) if anchor else None
+        numbers = [self._seen[hash(str(name))] for name in names if hash(str(name)) in self._seen]
+        return numbers, self._seen.get(hash(str(anchor))) if anchor else None
 
     def _segment(self, segment: Mapping[str, Any]) -> list[str]:
         names: list[str] = []
         head, name = segment.get("headUuid"), segment.get("tailUuid")
         while name is not None and name not in names:
             names.append(name)
-            number = self._seen.get(hash(name))
+            number = self._seen.get(hash(str(name)))
             name = None if name == head or number is None else self._waiting.get(number)
         return names[::-1]
 

@@ -163,9 +163,9 @@ class Teller:
             self._message(item, time, place)
         elif type == "reasoning":
             self._current(time, place).blocks.append(thinking(item))
-        elif type in _CALLS:
+        elif str(type) in _CALLS:
             self.story_call(item, time, place)
-        elif type in _OUTPUTS:
+        elif str(type) in _OUTPUTS:
             self._output(item, time, place)
         else:
             self.story.foreign(time, place, item)
@@ -276,7 +276,7 @@ class Teller:
                 self._close()
                 self.story.losses.add(place, f"{event.get('num_turns')} turns were taken back; they are still shown")
                 self.story.foreign(time, place, event)
-            case type if type not in _AS_ITEMS:
+            case type if str(type) not in _AS_ITEMS:
                 self.story.foreign(time, place, event)
 
     def _compacted(self, payload: Mapping[str, Any], time: float | None, place: str) -> None:

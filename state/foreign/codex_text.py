@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from state.foreign.damage import Losses, decode
+from state.foreign.damage import Losses, decode, whole_number
 from state.foreign.story import first_line
 
 PUT_IN = (
@@ -118,6 +118,6 @@ def as_content(output: Any) -> Any:
 
 def usage_of(tokens: Mapping[str, Any]) -> dict[str, int]:
     """Here the cached tokens are among the input; with us they are apart."""
-    cached = int(tokens.get("cached_input_tokens") or 0)
-    fresh = max(0, int(tokens.get("input_tokens") or 0) - cached)
-    return {"input": fresh, "output": int(tokens.get("output_tokens") or 0), "cache_read": cached, "cache_write": 0}
+    cached = whole_number(tokens.get("cached_input_tokens"))
+    fresh = max(0, whole_number(tokens.get("input_tokens")) - cached)
+    return {"input": fresh, "output": whole_number(tokens.get("output_tokens")), "cache_read": cached, "cache_write": 0}

@@ -66,6 +66,11 @@ def clean(value: Any) -> Any:
     return [clean(inner) for inner in value] if isinstance(value, list) else value
 
 
+def whole_number(value: Any) -> int:
+    """A count as it was recorded; 0 for anything else."""
+    return int(value) if isinstance(value, int | float) and value == value and abs(value) < 1e15 else 0
+
+
 def _join_halves(text: str) -> str:
     """Pairs that were written as two escapes become the character that they are."""
     if not _HALF.search(text):

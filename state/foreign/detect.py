@@ -158,13 +158,13 @@ def _of_claude(record: Mapping[str, Any]) -> bool:
         return "role" in message or "content" in message
     if isinstance(message, Mapping) and "sessionId" in record:
         return message.get("role") in ("user", "assistant")
-    if record.get("type") not in _CLAUDE_TYPES:
+    if str(record.get("type")) not in _CLAUDE_TYPES:
         return False
     marks = ("sessionId", "uuid", "leafUuid", "messageId", "parentUuid", "customTitle", "aiTitle")
     return any(mark in record for mark in marks)
 
 
 def _of_codex(record: Mapping[str, Any]) -> bool:
-    if record.get("type") in _CODEX_TYPES and "payload" in record:
+    if str(record.get("type")) in _CODEX_TYPES and "payload" in record:
         return True
     return codex_text.is_old_head(record)

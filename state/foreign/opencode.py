@@ -102,7 +102,7 @@ class Teller:
             return
         self._seen[id] = self.story.seq + 1
         self.story.counts.messages += 1
-        if "role" not in info and info.get("type") in NEW_TYPES:
+        if "role" not in info and str(info.get("type")) in NEW_TYPES:
             self._new.message(place, info)
             return
         if is_old(info):

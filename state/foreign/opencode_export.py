@@ -87,7 +87,7 @@ def _stream_other(teller: Teller, value: Mapping[str, Any], place: str) -> None:
 
 def is_stream(record: Mapping[str, Any]) -> bool:
     """Whether a line comes from `opencode run --format json`."""
-    return record.get("type") in _OF_STREAM and str(record.get("sessionID") or "").startswith("ses")
+    return str(record.get("type")) in _OF_STREAM and str(record.get("sessionID") or "").startswith("ses")
 
 
 def is_export(document: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from state import conversation as talk
 from state.foreign.claude_text import failure_of
+from state.foreign.damage import whole_number
 from state.foreign.story import Story
 
 NEW_TYPES = frozenset(
@@ -118,6 +119,6 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _usage(tokens: Any) -> dict[str, int]:
     tokens = _mapping(tokens)
     cache = _mapping(tokens.get("cache"))
-    output = int(tokens.get("output") or 0) + int(tokens.get("reasoning") or 0)
-    kept = {"cache_read": int(cache.get("read") or 0), "cache_write": int(cache.get("write") or 0)}
-    return {"input": int(tokens.get("input") or 0), "output": output, **kept}
+    output = whole_number(tokens.get("output")) + whole_number(tokens.get("reasoning"))
+    kept = {"cache_read": whole_number(cache.get("read")), "cache_write": whole_number(cache.get("write"))}
+    return {"input": whole_number(tokens.get("input")), "output": output, **kept}

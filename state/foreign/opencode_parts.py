@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from state.foreign.damage import whole_number
+
 
 def listed(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """The objects in a list, or none."""
@@ -72,8 +74,8 @@ def usage_of(tokens: Any) -> dict[str, int]:
     cache = tokens.get("cache")
     cache = cache if isinstance(cache, Mapping) else {}
     return {
-        "input": int(tokens.get("input") or 0),
-        "output": int(tokens.get("output") or 0) + int(tokens.get("reasoning") or 0),
-        "cache_read": int(cache.get("read") or 0),
-        "cache_write": int(cache.get("write") or 0),
+        "input": whole_number(tokens.get("input")),
+        "output": whole_number(tokens.get("output")) + whole_number(tokens.get("reasoning")),
+        "cache_read": whole_number(cache.get("read")),
+        "cache_write": whole_number(cache.get("write")),
     }

@@ -121,6 +121,7 @@ class Story:
             for block in blocks
         ]
         calls = any(block.get("type") == "tool_use" for block in content)
+        cost = cost if isinstance(cost, int | float) and not isinstance(cost, bool) else None
         self.add(
             time,
             talk.model_answered(
