@@ -106,4 +106,3 @@ def _allowed(value: Any, param: Param) -> None:
         if item not in param.enum:
             guess = did_you_mean(str(item), map(str, param.enum))
             raise ValueError(f"`{item}` is none of {listed(param.enum)}{guess}")
-

@@ -121,9 +121,7 @@ def _expression(text: str) -> Any:
     return environment.compile_expression(text, undefined_to_none=False)
 
 
-def _failure(
-    text: str, context: Mapping[str, Any], what: str, error: Exception, *, expression: bool
-) -> TurnoutError:
+def _failure(text: str, context: Mapping[str, Any], what: str, error: Exception, *, expression: bool) -> TurnoutError:
     """The error that a person reads: which text, what was seen, and for a missing name what there is instead."""
     shown = text.strip() if len(text) < 200 else text.strip()[:200] + "..."
     seen = (error.message if isinstance(error, jinja2.TemplateError) else None) or str(error)
