@@ -69,7 +69,7 @@ def todo_words(todo: BoardTodo, was: str, now: float) -> str:
         title = f"  {plain(todo.title)}" if todo.title and todo.title != todo.id else ""
         return f"started{where}{again}{title}"
     if todo.status == "pending":
-        return f"to be tried again{reason}"
+        return f"to be tried again{'' if reason == ': to be tried again' else reason}"
     took = f" after {clock(todo.seconds(now))}" if was == "in_progress" and todo.started else ""
     return f"{WORDS.get(todo.shown, todo.status)}{took}{reason}{result_words(todo) if todo.status in TERMINAL else ''}"
 

@@ -99,7 +99,7 @@ def dry_run(name: str, sets: Mapping[str, str], *, host: str | None, json: bool)
     console = screen()
     console.print(Text.assemble((plan.title, "bold"), f"  {plan.name}"), soft_wrap=True)
     for key, value in plan.params.items():
-        console.print(f"  {key} = {value}", soft_wrap=True)
+        console.print(Text(f"  {key} = {_shown(value)}".rstrip()), soft_wrap=True)
     board.status = PLANNED
     console.print()
     _print(board, console)
@@ -181,6 +181,15 @@ def _default(param: Param) -> str:
     if isinstance(param.default, list):
         return ",".join(map(str, param.default))
     return "(must be set)" if param.required else "" if param.default is None else str(param.default)
+
+
+def _shown(value: object) -> str:
+    """A parameter's value in the words of `--set`; nothing for one that is not set."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    return "" if value is None else str(value)
 
 
 def _about(param: Param) -> str:

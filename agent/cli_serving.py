@@ -61,15 +61,18 @@ def _play(
     db: Database, playbook: str, todo: str, given: Mapping[str, str], *,
     sets: Sequence[str], host: str, yes: bool, json: bool,
 ) -> tuple[Mapping[str, Any] | None, int]:  # fmt: skip
-    """Run a playbook; what its main step found (`None` with `json`, which has said it), and the exit code."""
+    """Run a playbook; what its main step found (`None` if it failed, or if `json` told it), and the exit code."""
     for one in sets:
         name, _, path = one.partition("=")
         if not name or not path:
             raise UsageError(f"`--set {one}` names no file", hint="write `--set name=prompts.jsonl`")
+        if host == "local" and not Path(path).expanduser().is_file():
+            raise UsageError(f"there is no file `{path}`", hint="`--set NAME=FILE` names a file of prompts")
     values = {name: value for name, value in given.items() if value} | {"sets": json_module.dumps(list(sets))}
     code = cli_run.run(db, playbook, values, host=host, yes=yes, json=json, watch=None)
     board = db.read(lambda conn: read_board(conn, find_session(conn, None)))
-    return None if json else board.todos[todo].result, code
+    played = board.todos[todo]
+    return None if json or played.status != "completed" else played.result, code
 
 
 def tell_tuning(result: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -44,6 +45,7 @@ def add(
     """Show the host's key, pin it, and probe. Raises `HostKeyError` when it is not the expected one."""
     if name in RESERVED:
         raise UsageError(f"`{name}` is this machine and needs not be added", hint="choose another name")
+    settings = {**settings, "identity": _key_file(settings.get("identity"))}
     end = Endpoint.hop(address) if address else Endpoint("")
     known = db.read(lambda conn: stored(conn, name))
     kept = {k: v for k, v in {**settings, "user": end.user, "port": end.port}.items() if v not in (None, "", 0)}
@@ -63,6 +65,16 @@ def add(
     write(db, [saved])
     say(f"{name}: {'changed' if known else 'added'}, key pinned")
     return probe(db, name, json=False)
+
+
+def _key_file(identity: str | None) -> str:
+    """The private key's path as it is found from any folder, or nothing. Raises `UsageError` when there is no file."""
+    if not identity:
+        return ""
+    path = Path(identity).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"there is no private key `{path}`", hint="`--identity FILE` names a file on this machine")
+    return str(path)
 
 
 def trust(db: Database, name: str, *, fingerprint: str | None, yes: bool) -> int:

@@ -7,6 +7,7 @@ operator's own (`~/.config/turnout/playbooks`, or below `XDG_CONFIG_HOME`) go be
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -39,8 +40,21 @@ def find(name_or_path: str | Path) -> Path:
     for candidate in (path, path / FILE, *(path.with_name(path.name + suffix) for suffix in _SUFFIXES if path.name)):
         if candidate.is_file():
             return candidate
-    what = f"`{path}` has no `{FILE}`" if path.is_dir() else f"no playbook is named `{name}`{did_you_mean(name, named)}"
-    raise UsageError(what, hint=f"give the path of a YAML file, or one of {listed(named)}")
+    raise UsageError(_missing(name, path, named), hint=f"give the path of a YAML file, or one of {listed(named)}")
+
+
+def _missing(name: str, path: Path, named: Mapping[str, Path]) -> str:
+    """What was looked for in vain: a folder's playbook, a file, or a name; with what was probably meant."""
+    if path.is_dir():
+        return f"`{path}` has no `{FILE}`"
+    if path.suffix not in _SUFFIXES and len(path.parts) < 2:
+        return f"no playbook is named `{name}`{did_you_mean(name, named)}"
+    if not path.parent.is_dir():
+        return f"there is no file `{path}`, nor a folder `{path.parent}`"
+    beside = {
+        str(path.with_name(p.name)) for p in path.parent.iterdir() if p.suffix in _SUFFIXES or (p / FILE).is_file()
+    }
+    return f"there is no file `{path}`{did_you_mean(str(path), sorted(beside))}"
 
 
 def catalogue() -> list[tuple[str, str, Path]]:

@@ -43,7 +43,10 @@ def from_text(text: str, kind: str) -> Any:
         value = json.loads(text) if text.lstrip().startswith("[") else [part.strip() for part in text.split(",")]
         return [item for item in value if item != ""]
     if kind in ("int", "float"):
-        return _PYTHON[kind](text)
+        try:
+            return _PYTHON[kind](text)
+        except ValueError:
+            raise ValueError("write a whole number" if kind == "int" else "write a number") from None
     return text
 
 
@@ -63,11 +66,15 @@ def resolve(
         hint = f"its parameters: {listed(playbook.params) or 'none'}"
         problems.append(document.error(("params",), message, hint=hint))
     values: dict[str, Any] = {}
+    wrong = False
     for name, param in playbook.params.items():
         try:
             values[name] = _value(name, param, given.get(name), values, placeholders=placeholders)
         except (ValueError, TurnoutError) as error:
-            problems.append(document.error(("params", name), f"parameter `{name}`: {error}", hint=param.help))
+            # A default that is made of a value which is wrong already is no second mistake.
+            if not (wrong and name not in given and isinstance(error, TurnoutError)):
+                problems.append(document.error(("params", name), f"parameter `{name}`: {error}", hint=param.help))
+            wrong = True
             values[name] = None
     return values, problems
 

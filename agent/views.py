@@ -183,7 +183,7 @@ class PlainView(View):
             again = f" (try {todo.attempts})" if todo.attempts > 1 else ""
             return f"{name} started{where}{again}   {todo.title}"
         if todo.status == "pending":
-            return f"{name} to be tried again{reason}"
+            return f"{name} to be tried again{'' if reason == ': to be tried again' else reason}"
         took = f" after {clock(todo.seconds(now))}" if was == "in_progress" and todo.started else ""
         return f"{name} {WORDS.get(todo.shown, todo.status)}{took}{reason}"
 

@@ -21,6 +21,7 @@ ACM JEA 11, 2007), so most edges cost O(1).
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
@@ -102,6 +103,11 @@ class Node:
             self.dead += by
 
 
+def _place(end: tuple[Node, On]) -> tuple[int, On]:
+    """Where an edge stands among those of a node: what follows from an end must not depend on how edges were read."""
+    return end[0].position, end[1]
+
+
 class Graph:
     """Todos and edges of one session. Raises `GraphError` for an edit or a transition that cannot be."""
 
@@ -140,8 +146,8 @@ class Graph:
         if b.status != "pending":
             raise GraphError(f"`{dst}` is {b.status} and cannot be made to wait for `{src}`")
         self._keep_acyclic(a, b)
-        a.out.append((b, on))
-        b.into.append((a, on))
+        insort(a.out, (b, on), key=_place)
+        insort(b.into, (a, on), key=_place)
         b.count(on, a.status)
         return self._settle([(b, a.id)])
 
@@ -152,6 +158,10 @@ class Graph:
             a, b = nodes[src], nodes[dst]
             a.out.append((b, on))
             b.into.append((a, on))
+        for node in nodes.values():
+            for ends in (node.out, node.into):
+                if len(ends) > 1:
+                    ends.sort(key=_place)
         self._sorted = False  # put in order when the first new edge asks for it: most sessions never do
 
     def _sort(self) -> None:

@@ -108,7 +108,8 @@ def test_a_host_that_cannot_be_reached_exits_with_5() -> None:
     """Nobody listens on port 1: the host is not added, and the error says what to try."""
     done = turnout("hosts", "add", "gpu1", "nobody@127.0.0.1:1", "--yes")
     assert done.returncode == 5
-    assert "cannot connect to `gpu1`" in done.stderr
+    assert "cannot connect to `gpu1` (`127.0.0.1`): `connection refused" in done.stderr
+    assert "try `ssh -p 1 nobody@127.0.0.1 true`" in done.stderr
     assert turnout("hosts", "list", "--json").stdout == "[]\n"
 
 

@@ -89,12 +89,14 @@ def test_plain_lines_tell_what_a_person_would_ask() -> None:
         Change("job.submitted", {"id": "j1", "todo": "bench", "host": "gpu1", "spec": {}, "gpus": []}),
         Change("job.cancel", {"id": "j1", "reason": "lost the race `x`"}),
         Change("todo.status", {**status, "was": "in_progress", "now": "pending", "reason": "lost; try 3"}),
+        Change("todo.status", {**status, "was": "failed", "now": "pending", "reason": "to be tried again"}),
         Change("session.status", {"status": "paused", "reason": None}),
     )
     assert lines == [
         "bench started on gpu1 (try 2)   Title of bench",
         "bench being stopped: lost the race `x`",
         "bench to be tried again: lost; try 3",
+        "bench to be tried again",
         "stopping: nothing new starts, jobs go on; Ctrl-C again leaves at once",
         "bench 400/1,000 samples  loss 0.1",
         "no contact with gpu1: no answer; jobs there go on, trying again",

@@ -144,7 +144,7 @@ def test_a_damaged_export_gives_the_session_as_it_was_earlier(
     other = Database.open(str(folder / "b.db"))
     losses = Losses()
     done = bring(other, path, losses)
-    assert losses.told()
+    assert losses.told() or of_sessions(other) == of_sessions(db)  # a last line feed is no loss
     if done:
         whole = db.read(lambda conn: list(export.read_log(conn, "abcd2345")))
         had = other.read(lambda conn: list(export.read_log(conn, "abcd2345")))

@@ -64,6 +64,16 @@ def test_an_unknown_name_says_which_there_are(own: Path) -> None:
         find("empty")
 
 
+def test_a_path_that_leads_nowhere_is_called_a_file(own: Path) -> None:
+    """What was meant as a path is not looked up as a name: the file, its folder, or the one beside it is named."""
+    Path("mine").mkdir()
+    Path("mine/hedge.yaml").write_text(GOOD, encoding="utf-8")
+    with pytest.raises(UsageError, match=r"no file `mine/hedg\.yaml`; did you mean `mine/hedge\.yaml`"):
+        find("mine/hedg.yaml")
+    with pytest.raises(UsageError, match="nor a folder `nowhere`"):
+        find("nowhere/x.yaml")
+
+
 SHIPPED = sorted(shipped_folder().glob("*/playbook.yaml"))
 
 

@@ -82,6 +82,15 @@ def test_a_value_that_cannot_be_is_refused(tmp_path: Path, param: str, text: str
     assert caught.value.line == 3
 
 
+def test_one_wrong_value_is_one_problem(tmp_path: Path) -> None:
+    """Defaults that are made of a wrong value are not called wrong as well."""
+    path = playbook(tmp_path, 'n: 1\n  twice: "{{ n * 2 }}x{{ n + 1 }}"')
+    with pytest.raises(PlaybookError) as caught:
+        load(path, {"n": "many"})
+    assert "`many` is no int: write a whole number" in caught.value.message
+    assert "twice" not in (caught.value.hint or "")
+
+
 def test_a_parameter_that_does_not_exist_is_guessed(tmp_path: Path) -> None:
     """`--set` with a misspelt name, and `host` for a playbook without one, say which parameters there are."""
     path = playbook(tmp_path, "preset: x")

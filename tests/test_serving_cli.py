@@ -112,6 +112,18 @@ def test_a_bench_is_a_session_that_ends_with_a_table(tmp_path: Path) -> None:
     assert row.split()[0] == "mine"
 
 
+def test_a_bench_without_a_server_fails_and_is_no_bug(tmp_path: Path) -> None:
+    """The measurement that did not come about has no table; a file that is not there is said before anything runs."""
+    prompts = tmp_path / "p.jsonl"
+    words = [sys.executable, "-m", "agent", "bench", "--url", "nothing", "--set", f"mine={prompts}", "--yes"]
+    missing = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert (missing.returncode, f"there is no file `{prompts}`" in missing.stderr) == (2, True)
+    prompts.write_text('{"prompt": ""}\n{not json\n')
+    failed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert failed.returncode == 1, failed.stderr
+    assert "measure" in failed.stdout
+
+
 def test_a_search_is_told_setting_by_setting(capsys: pytest.CaptureFixture[str]) -> None:
     """Each setting with what it gave or why it was left out, then the flags to use."""
     trial = {"setting": "3-1-4", "multiplier": 1.5, "prompts": 32, "predicted": None, "left_out": None}

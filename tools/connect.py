@@ -182,12 +182,13 @@ async def host_key(spec: HostSpec) -> asyncssh.SSHKey:
     """The key that the host shows now, unverified: for an operator to compare. Jump hosts are verified."""
     endpoint = Endpoint.of(spec)
     with _settings_of(spec.name):
-        hops = await Links(endpoint, spec.name).hops(await KnownHost.read(endpoint))
+        known = await KnownHost.read(endpoint)
+        hops = await Links(endpoint, spec.name).hops(known)
         try:
             tunnel = hops[-1] if hops else None
             key = await asyncssh.get_server_host_key(endpoint.address, spec.port or (), tunnel=tunnel)
         except (asyncssh.Error, OSError) as error:
-            raise Unreachable(f"cannot connect to `{spec.name}`: `{error}`") from error
+            raise explained(error, endpoint, known, None, spec.name) from error
         finally:
             _close(hops)
     if key is None:

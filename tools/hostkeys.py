@@ -71,6 +71,12 @@ class Endpoint:
             return cls(host.strip("[]"), int(port), user)
         return cls(rest.strip("[]"), 0, user)
 
+    @property
+    def ssh(self) -> str:
+        """The command that reaches it by hand."""
+        port = f"-p {self.port} " if self.port else ""
+        return f"ssh {port}{self.user + '@' if self.user else ''}{self.address}"
+
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
@@ -141,7 +147,7 @@ def explained(
     if isinstance(error, asyncssh.PermissionDenied):
         return Unreachable(
             f"{where} refuses the login: `{error.reason}`",
-            hint=f"try `ssh {endpoint.address} true`; name a key with `turnout hosts add {name} --identity FILE`",
+            hint=f"try `{endpoint.ssh} true`; name a key with `turnout hosts add {name} --identity FILE`",
         )
     if isinstance(error, TimeoutError):
         seen = "no answer"
@@ -149,4 +155,4 @@ def explained(
         seen = "connection refused: nobody listens there"
     else:
         seen = str(error) or type(error).__name__
-    return Unreachable(f"cannot connect to {where}: `{seen}`", hint=f"try `ssh {endpoint.address} true`")
+    return Unreachable(f"cannot connect to {where}: `{seen}`", hint=f"try `{endpoint.ssh} true`")
