@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-demo: $(STAMP) ## train a small EAGLE-3 drafter for a real model on this machine (about 4 minutes)
+demo: $(STAMP) ## train a small EAGLE-3 drafter for a real model on this machine (2 to 4 minutes)
 	$(BIN)/turnout run eagle3 --set preset=smoke
 
 test: $(STAMP) ## the whole test suite

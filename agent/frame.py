@@ -40,7 +40,7 @@ def _head(board: Board, width: int, now: float) -> list[Text]:
     second = Text.assemble(("━" * full, "green"), ("─" * (room - full), "dim"), f"  {done}/{total} done")
     for words, number, colour in (
         ("running", board.count("in_progress"), "cyan"),
-        ("failed", board.count("failed"), "red"),
+        ("failed", sum(todo.shown == "failed" for todo in board.todos.values()), "red"),
         ("to answer", len(board.questions), "magenta"),
     ):
         if number:
