@@ -175,7 +175,7 @@ def replay(
 @app.command()
 def view(
     session: SomeSession = None,
-    port: Annotated[int, typer.Option("--port", metavar="PORT", help="By default a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="By default a free one.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     json: Json = False,
     db: Db = None,

@@ -130,6 +130,8 @@ def take_in(db: Database, path: str) -> str:
     Raises `UsageError` for a file that is no export, was redacted, or cannot be read.
     """
     file = Path(path).expanduser()
+    if not file.is_file():
+        raise UsageError(f"there is no file `{file}`", hint="give the file that `turnout export --out FILE` wrote")
     if not export.is_export(file):
         raise UsageError(
             f"`{file}` is no session that Turnout exported", hint="`turnout import` takes others, to be read"

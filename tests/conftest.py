@@ -18,6 +18,11 @@ settings.register_profile("local", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many workers again as processors: many tests wait for processes and hosts most of the time."""
+    return max(2, (os.cpu_count() or 1) * 3 // 2)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests go first: at the end one of several workers would run them alone."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

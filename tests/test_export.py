@@ -357,3 +357,9 @@ def test_a_transcript_survives_the_way_through_ours(tmp_path: Path) -> None:
     assert second.of("foreign.record")[0]["raw"]["value"] == [1, 2]
     assert [m.time for m in second.log()][1:-1] == [m.time for m in first.log()][1:-1]
     assert second.losses.told() == []
+
+
+def test_a_file_to_go_on_from_must_be_there(tmp_path: Path) -> None:
+    """A mistyped path is said to be one, not taken for a foreign file."""
+    with pytest.raises(UsageError, match="there is no file"):
+        take_in(Database.open(str(tmp_path / "a.db")), str(tmp_path / "nothing.jsonl"))
