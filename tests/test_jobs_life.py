@@ -150,11 +150,23 @@ async def test_a_tree_that_ignores_term_and_runs_away_is_ended(host: Host) -> No
     run = json.loads(record(host, "tree", "run").read_text())
     child = json.loads(record(host, "tree", "child").read_text())
     family = proc.Family("tree", child["pid"], child["ticks"], run["pid"])
-    members = [p.pid for p in (await to_thread.run_sync(proc.families, [family]))["tree"]]
+    members = [p.pid for p in (await to_thread.run_sync(proc.families, host.spec.root, [family]))["tree"]]
     assert len(members) >= 4
     state = (await host.kill(["tree"], grace_s=0.2))[0]
     assert (state.state, state.cancelled, state.signal, state.leftovers) == ("exited", True, "SIGKILL", ())
     assert not await living(members)
+
+
+async def test_a_kill_reaches_no_job_of_the_same_id_below_another_root(spec: HostSpec, host: Host) -> None:
+    """Ids are unique below one root folder: one account may serve two of them, and each knows its own processes."""
+    async with Host(replace(spec, root=f"{spec.root}-other")) as other:
+        waiting = await started(other, JobSpec("j", "sleep 1000 & echo ::progress 1; wait"))
+        await started(host, JobSpec("j", "sleep 1000 & echo ::progress 1; wait"))
+        (killed,) = await host.kill(["j"])
+        assert (killed.state, killed.cancelled, killed.signal) == ("exited", True, "SIGTERM")
+        assert (await other.status(["j"]))[0].state == waiting.state
+        (killed,) = await other.kill(["j"])
+        assert (killed.state, killed.cancelled, killed.signal) == ("exited", True, "SIGTERM")
 
 
 async def test_a_job_that_ends_names_what_it_left_running(host: Host) -> None:

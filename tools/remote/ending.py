@@ -25,9 +25,9 @@ _SHM = "/dev/shm"
 
 
 def end(
-    families: Sequence[proc.Family], grace: dict[str, float], wait_s: float = KILL_WAIT_S
+    root: str, families: Sequence[proc.Family], grace: dict[str, float], wait_s: float = KILL_WAIT_S
 ) -> dict[str, list[proc.Process]]:
-    """End every process of these jobs; the processes that could not be ended, by job (empty lists: all gone).
+    """End every process of these jobs below `root`; the processes that could not be ended, by job (empty lists: all gone).
 
     `grace` has the seconds between TERM and KILL by job, `wait_s` those after KILL. New members that appear meanwhile
     get the same.
@@ -36,7 +36,7 @@ def end(
     told: set[tuple[int, int]] = set()
     pause = 0.02
     while True:
-        found = proc.families(families)
+        found = proc.families(root, families)
         elapsed = time.monotonic() - begun
         busy = False
         for job, members in found.items():
@@ -75,8 +75,8 @@ def kill(root: str, ids: Sequence[str], grace_s: float | None) -> list[jobs.Stat
             spec = store.read_json(os.path.join(folder, "spec.json")) or {}
             grace[job] = spec.get("grace_s", DEFAULT_GRACE_S) if grace_s is None else grace_s
             seen[job] = run.get("started", 0.0)
-    shared = _shared_memory(families)
-    left = end(families, grace)
+    shared = _shared_memory(root, families)
+    left = end(root, families, grace)
     removed = {job: _sweep(shared[job], seen[job]) for job in shared}
     return [_proved(root, job, boot, left.get(job, []), removed.get(job, [])) for job in ids]
 
@@ -132,10 +132,10 @@ def _record_orphan(root: str, job: str, boot: str, now: jobs.State) -> jobs.Stat
     return jobs.state(root, job, boot)
 
 
-def _shared_memory(families: Sequence[proc.Family]) -> dict[str, dict[str, int]]:
+def _shared_memory(root: str, families: Sequence[proc.Family]) -> dict[str, dict[str, int]]:
     """Which shared memory files (path to inode) of the known names each job's processes hold, before they die."""
     found: dict[str, dict[str, int]] = {}
-    for job, members in proc.families(families).items():
+    for job, members in proc.families(root, families).items():
         paths = {path for process in members for path in proc.files_in(process.pid, _SHM) if known_shm(path)}
         found[job] = {path: inode for path in paths if (inode := _inode(path))}
     return found

@@ -47,15 +47,15 @@ def state(root: str, job: str, boot: str) -> State:
         record = store.read_json(os.path.join(folder, "exit"))
         if record is not None:
             return _ended(folder, job, record)
-        if _has_family(job, child):
+        if _has_family(root, job, child):
             return dict(_running(folder, known), state="orphan", reason="the supervisor died; the command lives on")
     return dict(known, state="lost", tail=_tail_text(folder), **evidence.why_lost(run, child, boot, folder))
 
 
-def _has_family(job: str, child: dict[str, Any]) -> bool:
+def _has_family(root: str, job: str, child: dict[str, Any]) -> bool:
     if child and proc.alive(child["pid"], child["ticks"]):
         return True
-    return bool(proc.families([family(job, {}, child)])[job])
+    return bool(proc.families(root, [family(job, {}, child)])[job])
 
 
 def family(job: str, run: dict[str, Any], child: dict[str, Any]) -> proc.Family:

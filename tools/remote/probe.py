@@ -37,7 +37,7 @@ _PREFIXES = (
 
 def facts(root: str) -> dict[str, Any]:
     """Everything; keys as written here. Sizes in bytes, times in seconds."""
-    running = engines_running()
+    running = engines_running(root)
     return {
         "os": _os_name(), "kernel": platform.release(), "machine": platform.machine(), "hostname": platform.node(),
         "boot": proc.boot_id(), "now": time.time(), "uptime_s": float(_first_word("/proc/uptime") or 0),
@@ -133,7 +133,7 @@ def packages(library: str) -> dict[str, str]:
     return found
 
 
-def engines_running() -> list[dict[str, Any]]:
+def engines_running(root: str) -> list[dict[str, Any]]:
     """Processes whose command line is a vLLM or SGLang server or one of its workers, with the ports they listen on."""
     found = []
     listening = None
@@ -145,7 +145,7 @@ def engines_running() -> list[dict[str, Any]]:
             continue
         listening = _listening() if listening is None else listening
         found.append({
-            "engine": name, "pid": pid, "parent": process.parent, "argv": argv, "job": proc.cookie_of(pid),
+            "engine": name, "pid": pid, "parent": process.parent, "argv": argv, "job": proc.job_of(pid, root),
             "uid": _owner(pid), "ports": sorted({listening[inode] for inode in _sockets(pid) & set(listening)}),
         })  # fmt: skip
     return found

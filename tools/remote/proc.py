@@ -1,8 +1,8 @@
 """What /proc says of processes: is it the same one, which belong to a job, who still holds a file.
 
 A pid alone names nothing, because numbers are used again: a process is (pid, start ticks). A job's family is found
-by three marks, since each can be lost: the cookie `TURNOUT_JOB=<id>` in the environment (programs that set their title
-overwrite it), the session of the job's first process (daemons leave it), and descent from either (an orphan keeps it
+by three marks, since each can be lost: the cookie `TURNOUT_JOB=<id>` beside `TURNOUT_ROOT=<root folder>` in the
+environment (an id is unique below one root only; programs that set their title overwrite both), the session of the job's first process (daemons leave it), and descent from either (an orphan keeps it
 only while the supervisor lives to adopt it). Zombies are dead.
 """
 
@@ -14,6 +14,7 @@ from typing import Iterable, NamedTuple
 from . import linux
 
 COOKIE = "TURNOUT_JOB"
+ROOT = "TURNOUT_ROOT"
 
 
 class Process(NamedTuple):
@@ -69,29 +70,37 @@ def everyone() -> dict[int, Process]:
     return {process.pid: process for process in found if process is not None and not process.dead}
 
 
-def cookie_of(pid: int) -> str | None:
-    """The job id in the environment that `pid` was started with, if we may read it."""
+def job_of(pid: int, root: str) -> str | None:
+    """The id of the job below `root` in whose environment `pid` was started; None too where we may not read that."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             data = file.read()
     except OSError:
         return None  # not ours, or gone: then it is no process of a job of ours
-    mark = COOKIE.encode() + b"="
-    start = 0 if data.startswith(mark) else data.find(b"\0" + mark) + 1
-    if not data.startswith(mark, start):
+    job, theirs = _variable(data, COOKIE), _variable(data, ROOT)
+    if job is None or theirs is None:
         return None
-    return data[start + len(mark) :].partition(b"\0")[0].decode("utf-8", "replace")
+    same = theirs == root or os.path.realpath(theirs) == os.path.realpath(root)
+    return job if same else None
 
 
-def families(wanted: Iterable[Family]) -> dict[str, list[Process]]:
-    """The living processes of each job, supervisors not counted. One pass over /proc, however many are asked for."""
+def _variable(environment: bytes, name: str) -> str | None:
+    mark = os.fsencode(name) + b"="
+    start = 0 if environment.startswith(mark) else environment.find(b"\0" + mark) + 1
+    if not environment.startswith(mark, start):
+        return None
+    return os.fsdecode(environment[start + len(mark) :].partition(b"\0")[0])
+
+
+def families(root: str, wanted: Iterable[Family]) -> dict[str, list[Process]]:
+    """The living processes of each of these jobs below `root`, supervisors not counted. One pass over /proc in all."""
     table = everyone()
     wanted = list(wanted)
     ids = {family.job for family in wanted}
     supervisors = {family.supervisor for family in wanted if family.supervisor}
     members: dict[str, set[int]] = {job: set() for job in ids}
     for pid in table:
-        job = cookie_of(pid)
+        job = job_of(pid, root)
         if job in members:
             members[job].add(pid)
     for family in wanted:

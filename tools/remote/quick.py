@@ -93,7 +93,7 @@ def run(
     """
     linux.become_subreaper()
     cookie = f"quick-{os.getpid()}-{time.monotonic_ns()}"
-    return _Run(cookie, argv, stdin, max_output, cwd, dict(_plain(os.environ), **(env or {}), TURNOUT_ROOT=root)).wait(
+    return _Run(cookie, argv, stdin, max_output, cwd, dict(_plain(os.environ), **(env or {}), **{proc.ROOT: root})).wait(
         time.monotonic() + limit_s, abandoned
     )
 
@@ -109,11 +109,12 @@ class _Run:
         self, cookie: str, argv: Sequence[str], stdin: bytes, limit: int, cwd: str | None, env: dict[str, str]
     ) -> None:
         self.begun = self.heard = time.monotonic()
+        self.root = env[proc.ROOT]
         self.stdin = memoryview(stdin)
         self.status: int | None = None
         self.left: list[proc.Process] = []
         ends = [os.pipe(), os.pipe(), os.pipe()]  # stdin, stdout, stderr
-        self.pid = self._start(argv, [ends[0][0], ends[1][1], ends[2][1]], cwd, dict(env, TURNOUT_JOB=cookie))
+        self.pid = self._start(argv, [ends[0][0], ends[1][1], ends[2][1]], cwd, dict(env, **{proc.COOKIE: cookie}))
         for fd in (ends[0][0], ends[1][1], ends[2][1]):
             os.close(fd)
         self.input = ends[0][1]
@@ -156,7 +157,7 @@ class _Run:
             if remaining <= 0 or abandoned():
                 timed_out = True
                 silent = time.monotonic() - self.heard
-                self.left = ending.end([self.family], {self.family.job: _GRACE_S}, _KILL_WAIT_S)[self.family.job]
+                self.left = self._end_all()
                 break
             self._pump(min(remaining, self.tick))
         held = self._drain()
@@ -170,6 +171,11 @@ class _Run:
         result["lengths"] = [len(part) for part in bodies]
         result["notes"] = self._notes(result, bodies, silent if timed_out else 0.0)
         return result, bodies
+
+    def _end_all(self) -> list[proc.Process]:
+        """What is left of the command after TERM, a grace and KILL."""
+        job = self.family.job
+        return ending.end(self.root, [self.family], {job: _GRACE_S}, _KILL_WAIT_S)[job]
 
     def _notes(self, result: dict[str, Any], bodies: list[bytes], silent: float) -> list[str]:
         notes = []
@@ -237,4 +243,4 @@ class _Run:
             return []
         for fd in self.open:
             os.close(fd)
-        return [process.pid for process in proc.families([self.family])[self.family.job]]
+        return [process.pid for process in proc.families(self.root, [self.family])[self.family.job]]

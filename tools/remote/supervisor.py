@@ -168,7 +168,7 @@ class _Supervisor:
     def _environment(self) -> dict[str, str]:
         ours = {
             proc.COOKIE: self.spec["id"],
-            "TURNOUT_ROOT": self.root,
+            proc.ROOT: self.root,
             "TURNOUT_OUTPUT": self.path("output.json"),
             "TURNOUT_PROGRESS": self.path("progress.json"),
         }
@@ -187,7 +187,7 @@ class _Supervisor:
                 if remaining <= 0:
                     self.timed_out = True
                     grace = {self.spec["id"]: self.spec.get("grace_s", ending.DEFAULT_GRACE_S)}
-                    self.left = ending.end([self.family], grace)[self.spec["id"]]
+                    self.left = ending.end(self.root, [self.family], grace)[self.spec["id"]]
                     continue
                 pause = min(pause, remaining)
             if cap:
@@ -218,7 +218,7 @@ class _Supervisor:
                 pass
         except ChildProcessError:
             return []
-        return [(process.pid, process.ticks) for process in proc.families([self.family])[self.spec["id"]]]
+        return [(process.pid, process.ticks) for process in proc.families(self.root, [self.family])[self.spec["id"]]]
 
     def _record(self, end: dict[str, Any]) -> None:
         """Write `exit`. While that fails (disk full) keep trying, lock held: `running` is true, `lost` is not."""
