@@ -27,7 +27,7 @@ _SHM = "/dev/shm"
 def end(
     root: str, families: Sequence[proc.Family], grace: dict[str, float], wait_s: float = KILL_WAIT_S
 ) -> dict[str, list[proc.Process]]:
-    """End every process of these jobs below `root`; the processes that could not be ended, by job (empty lists: all gone).
+    """End every process of these jobs below `root`; the processes that could not be ended, by job.
 
     `grace` has the seconds between TERM and KILL by job, `wait_s` those after KILL. New members that appear meanwhile
     get the same.

@@ -1,9 +1,10 @@
 """What /proc says of processes: is it the same one, which belong to a job, who still holds a file.
 
-A pid alone names nothing, because numbers are used again: a process is (pid, start ticks). A job's family is found
-by three marks, since each can be lost: the cookie `TURNOUT_JOB=<id>` beside `TURNOUT_ROOT=<root folder>` in the
-environment (an id is unique below one root only; programs that set their title overwrite both), the session of the job's first process (daemons leave it), and descent from either (an orphan keeps it
-only while the supervisor lives to adopt it). Zombies are dead.
+A pid alone names nothing, because numbers are used again: a process is (pid, start ticks). A job's family is found by
+three marks, since each can be lost: the cookie `TURNOUT_JOB=<id>` in the environment, beside the `TURNOUT_ROOT` below
+which alone the id is unique (programs that set their title overwrite both), the session of the job's first process
+(daemons leave it), and descent from either (an orphan keeps it only while the supervisor lives to adopt it). Zombies
+are dead.
 """
 
 from __future__ import annotations

@@ -93,9 +93,8 @@ def run(
     """
     linux.become_subreaper()
     cookie = f"quick-{os.getpid()}-{time.monotonic_ns()}"
-    return _Run(cookie, argv, stdin, max_output, cwd, dict(_plain(os.environ), **(env or {}), **{proc.ROOT: root})).wait(
-        time.monotonic() + limit_s, abandoned
-    )
+    given = dict(_plain(os.environ), **(env or {}), **{proc.ROOT: root})
+    return _Run(cookie, argv, stdin, max_output, cwd, given).wait(time.monotonic() + limit_s, abandoned)
 
 
 def _plain(environment: Any) -> dict[str, str]:
