@@ -83,7 +83,7 @@ class Ready(_Model):
         if self.log and not has_template(self.log):
             try:
                 re.compile(self.log.encode())  # bytes, as the host will search its log
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise ValueError(f"`log: {self.log}` is no regular expression: {error}") from error
         return self
 

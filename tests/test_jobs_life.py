@@ -250,6 +250,43 @@ async def test_a_server_is_ready_when_it_says_so(host: Host, tmp_path: Path, sig
     assert [s.state for s in await host.status(["j"])] == ["ready"]
 
 
+@pytest.mark.parametrize(
+    ("sign", "said"),
+    [
+        ({"log": "a++"}, "Python 3.8"),
+        ({"log": "(?>a)b"}, "`(?>a)b`"),
+        ({"log": "(?u)up"}, "bytes pattern"),
+        ({"http": "http://[::1/"}, "Invalid IPv6"),
+        ({"http": "http://127.0.0.1:port/"}, "cannot be asked"),
+        ({"http": "http://a..b/"}, "cannot be asked"),
+        ({"http": "http://127.0.0.1/ü"}, "cannot be asked"),
+        ({"http": 8000}, "no text"),
+    ],
+)
+async def test_a_readiness_check_that_this_host_cannot_do_is_refused(
+    spec: HostSpec, sign: dict[str, str], said: str
+) -> None:
+    """What the driver's Python can read and the host's cannot is said at the launch; nothing is started or stored."""
+    async with Host(replace(spec, python=oldest_python())) as host:
+        (state,) = await host.launch([JobSpec("j", "sleep 1000", ready=sign)])
+        assert state.refused is not None
+        assert said in state.refused
+        assert [s.state for s in await host.status(["j"])] == ["unknown"]
+
+
+async def test_a_launch_is_repeated_across_an_upgrade(host: Host) -> None:
+    """A key that another version of us writes without a value makes no other spec; another script does."""
+    await host.launch([JobSpec("j", "exit 3")])
+    await ended(host, ["j"])
+    stored = json.loads(record(host, "j", "spec.json").read_text())
+    del stored["max_log"]
+    record(host, "j", "spec.json").write_text(json.dumps({**stored, "later": None}))
+    (again,) = await host.launch([JobSpec("j", "exit 3")])
+    assert (again.already, again.refused, again.rc) == (True, None, 3)
+    (other,) = await host.launch([JobSpec("j", "exit 4")])
+    assert other.refused == "the id `j` belongs to another spec; a new attempt needs a new id"
+
+
 async def test_progress_is_the_last_thing_said(host: Host) -> None:
     """Numbers of the last `::progress` line and the last line of the log come with a running job."""
     await host.launch([JobSpec("j", "printf '::progress 1/10 steps\\n::progress 4/10 steps\\nloss 0.5'; sleep 1000")])

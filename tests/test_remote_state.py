@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.remote import evidence, jobs, linux, proc, store, watch
+from tools.remote import evidence, jobs, linux, proc, ready, store, watch
 from tools.remote.quick import Output
 
 BOOT = proc.boot_id()
@@ -222,3 +222,12 @@ def test_many_watched_jobs_leave_descriptors_for_other_work(tmp_path: Path) -> N
         watcher.tick()
         watcher.remove(["a", "b"])
     assert [(event["kind"], event["state"]["rc"]) for event in told] == [("exit", 3)]  # type: ignore[index]
+
+
+def test_a_sign_seen_while_the_disk_was_full_is_told_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line is looked for once and recorded as soon as a record can be written; a log that comes late is no end."""
+    (tmp_path / "ready").mkdir()  # nothing can be renamed to it
+    steps = [lambda: (tmp_path / "log").write_text("up\n"), (tmp_path / "ready").rmdir]
+    monkeypatch.setattr(ready.time, "sleep", lambda seconds: steps.pop(0)())
+    ready.await_ready(str(tmp_path), ready.look_for(str(tmp_path), {"log": "^up"}))
+    assert json.loads((tmp_path / "ready").read_text())["at"] > 0

@@ -68,7 +68,11 @@ class JobSpec:
             )
 
     def to_wire(self) -> dict[str, Any]:
-        """The spec as the remote half reads it (JSON types only)."""
+        """The spec as the remote half reads it (JSON types only).
+
+        A field that is added later must default to None: to the host, which compares a repeated launch with the spec
+        that it stored, perhaps from an older version of us, a key with None is as good as no key.
+        """
         return {
             "id": self.id, "run": self.run, "cwd": self.cwd, "env": dict(self.env), "timeout_s": self.timeout_s,
             "grace_s": self.grace_s, "ready": dict(self.ready) if self.ready else None, "max_log": self.max_log,

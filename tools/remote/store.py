@@ -12,7 +12,6 @@ Below the root folder:
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -130,8 +129,3 @@ def read_file(path: str, limit: int) -> bytes | None:
         return None
     with open(fd, "rb") as file:
         return file.read(limit)
-
-
-def spec_hash(spec: dict[str, Any]) -> str:
-    """The content hash of a spec: same key, same meaning, same hash."""
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode("ascii")).hexdigest()

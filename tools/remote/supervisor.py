@@ -13,7 +13,7 @@ import shutil
 import signal
 import time
 import traceback
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 from . import ending, evidence, jobs, linux, logcap, proc, ready, store, worker
 
@@ -27,6 +27,7 @@ def supervise(root: str, spec: Spec, report: worker.Report) -> None:
     """Start the job of `spec` unless its id was used, tell `report` its state, and stay until it has ended."""
     folder = store.job_folder(root, spec["id"])
     try:
+        seen = ready.look_for(folder, spec["ready"]) if spec.get("ready") else None
         _prepare(root, folder, spec)
         lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # A directory without a spec was made by a kill that is just writing `cancel` into it.
@@ -36,10 +37,12 @@ def supervise(root: str, spec: Spec, report: worker.Report) -> None:
         if fresh:
             _reserve(folder, "child")
             _reserve(folder, "exit")
-            supervisor = _Supervisor(root, folder, spec)
+            supervisor = _Supervisor(root, folder, spec, seen)
             supervisor.claim()
-    except OSError as error:
-        report.send({"state": {"id": spec["id"], "state": "prepared", "refused": _no_room(error, folder)}})
+    except (OSError, ValueError) as error:
+        why = _no_room(error, folder) if isinstance(error, OSError) else str(error)
+        state = "prepared" if os.path.isdir(folder) else "unknown"
+        report.send({"state": {"id": spec["id"], "state": state, "refused": why}})
         return
     if fresh:
         supervisor.live(report)
@@ -56,8 +59,13 @@ def existing(root: str, spec: Spec, boot: str) -> jobs.State:
 
 
 def _other(folder: str, spec: Spec) -> bool:
+    """Whether another spec is stored. A key without a value says nothing: another version may not know it at all."""
     stored = store.read_json(os.path.join(folder, "spec.json"))
-    return bool(stored) and store.spec_hash(stored or {}) != store.spec_hash(spec)
+    return bool(stored) and _given(stored or {}) != _given(spec)
+
+
+def _given(spec: Spec) -> Spec:
+    return {key: value for key, value in spec.items() if value is not None}
 
 
 def _used(folder: str) -> bool:
@@ -81,7 +89,7 @@ def _prepare(root: str, folder: str, spec: Spec) -> None:
         store.sync_folder(new)
         os.rename(new, folder)
         store.sync_folder(os.path.dirname(folder))
-    except OSError:
+    except (OSError, ValueError):
         shutil.rmtree(new, ignore_errors=True)
         if not os.path.isdir(folder):
             raise
@@ -99,8 +107,8 @@ def _reserve(folder: str, name: str) -> None:
 class _Supervisor:
     """One job's life: `claim` the id, then `live` from its start to its exit record."""
 
-    def __init__(self, root: str, folder: str, spec: Spec) -> None:
-        self.root, self.folder, self.spec = root, folder, spec
+    def __init__(self, root: str, folder: str, spec: Spec, seen: Callable[[], bool] | None) -> None:
+        self.root, self.folder, self.spec, self.seen = root, folder, spec, seen
         self.started, self.monotonic = time.time(), time.monotonic()
         self.kills = evidence.oom_kills()
         self.boot = proc.boot_id()
@@ -160,10 +168,11 @@ class _Supervisor:
         identity = _identity(self.child)
         self.family = proc.Family(self.spec["id"], self.child, identity["ticks"], os.getpid())
         self._fill("child", identity, durable=False)  # a pid means nothing after a power cut
-        if self.spec.get("ready"):
+        seen = self.seen
+        if seen is not None:
             self.checker = os.fork()
             if self.checker == 0:
-                worker.fork_body(lambda: ready.await_ready(self.folder, self.spec["ready"]), keep=())
+                worker.fork_body(lambda: ready.await_ready(self.folder, seen), keep=())
 
     def _environment(self) -> dict[str, str]:
         ours = {
