@@ -77,7 +77,8 @@ class Launcher:
                 for state in states:
                     self._saw(state)
                 # Asked again, a host says how a start went on that it had not yet seen through, or makes up for it.
-                specs = [spec for spec, state in zip(specs, states, strict=True) if state.state in STARTING]
+                answers = zip(specs, states, strict=True)
+                specs = [spec for spec, state in answers if state.state in STARTING and not state.refused]
                 if not specs:
                     return
             await anyio.sleep(pause)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,6 +13,7 @@ import pytest
 from agent.dispatcher import Dispatcher
 from agent.events import Cancel, Reset
 from agent.hosts import open_hosts
+from agent.launcher import Launcher
 from agent.load import creation, load
 from agent.views import View
 from state import changes as c
@@ -20,6 +23,7 @@ from state.errors import Unreachable
 from state.log import append
 from state.specs import Plan, TodoSpec
 from tools.base import TOOLS, ToolCall
+from tools.jobs import JobSpec, JobState
 
 pytestmark = pytest.mark.anyio
 
@@ -116,3 +120,18 @@ async def test_gpus_that_cannot_be_looked_for_yet_are_not_none(db: Database, mon
         with anyio.fail_after(20):
             assert await dispatcher.run() == "completed"
     assert asked == ["local"] * 3
+
+
+async def test_a_launch_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
+    """The core was told that it did not start: the host must not be asked again, and perhaps start it after all."""
+    spec = {"run": "true"}
+    folder = tmp_path / "root" / "jobs" / "j"
+    (folder / "child.reserve").mkdir(parents=True)  # no room for a record can be had there
+    (folder / "spec.json").write_text(json.dumps(JobSpec("j", **spec).to_wire()))
+    saw: list[JobState] = []
+    async with open_hosts({}) as hosts:
+        with anyio.fail_after(20):
+            await Launcher(hosts, saw.append, [].append, payload=None, sent_before=()).launch("local", {"j": spec})
+    assert [(state.state, state.refused) for state in saw] == [
+        ("prepared", f"cannot prepare `{folder}`: Is a directory")
+    ]
