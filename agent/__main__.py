@@ -100,7 +100,7 @@ def run(
         return cli_playbook_show.dry_run(playbook, given, host=host, json=json)
     from agent import cli_run
 
-    with cli_frame.database(db) as opened:
+    with cli_frame.database(db, make=True) as opened:
         return cli_run.run(opened, playbook, given, host=host, yes=yes, json=json, watch=watch)
 
 
@@ -122,7 +122,7 @@ def resume(
     """
     from agent import cli_run
 
-    with cli_frame.database(db) as opened:
+    with cli_frame.database(db, make=from_file is not None) as opened:
         if from_file is not None:
             from agent import cli_import
 
@@ -168,8 +168,7 @@ def replay(
     from agent import cli_replay
 
     wish = cli_replay.Wish(speed=speed, step=step, at=at, plain=plain, html=html, logs=not no_logs, json=json)
-    with cli_frame.database(db) as opened:
-        return cli_replay.replay(opened, session, wish)
+    return cli_replay.replay(db, session, wish)
 
 
 @app.command()
@@ -308,7 +307,7 @@ def import_(
     """
     from agent import cli_import
 
-    with cli_frame.database(db) as opened:
+    with cli_frame.database(db, make=True) as opened:
         return cli_import.import_(opened, path, json=json)
 
 

@@ -42,9 +42,14 @@ _NEWEST = text(
 
 
 @asynccontextmanager
-async def opened_database(url: str | None, given: Database | None = None) -> AsyncIterator[Database]:
-    """The database, opened beside the event loop and closed after it; one that is `given` is left open."""
-    db = given if given is not None else await to_thread.run_sync(Database.open, url)
+async def opened_database(
+    url: str | None, given: Database | None = None, *, make: bool = True
+) -> AsyncIterator[Database]:
+    """The database, opened beside the event loop and closed after it; one that is `given` is left open.
+
+    `make` as for `Database.open`: there is nothing to go on with in one that is made now.
+    """
+    db = given if given is not None else await to_thread.run_sync(lambda: Database.open(url, make=make))
     try:
         yield db
     finally:

@@ -33,5 +33,5 @@ def bench(
         "url": url, "concurrency": concurrency, "temperature": temperature, "max_tokens": str(max_tokens),
         "limit": str(limit), "baseline": baseline,
     }  # fmt: skip
-    with database(db) as opened:
+    with database(db, make=True) as opened:
         return cli_serving.bench(opened, given, sets=sets, host=host, yes=yes, json=json)

@@ -60,7 +60,7 @@ async def _plain(url: str | None, wanted: str | None, yes: bool) -> Left:
     from agent.questions import can_ask
 
     terminal = can_ask()
-    async with opened_database(url) as db:
+    async with opened_database(url, make=wanted is None) as db:
         config = await anyio.to_thread.run_sync(load_config)
         session, busy = await anyio.to_thread.run_sync(lambda: take(db, wanted, yes=yes))
         chat = await open_chat(db, session, attended=terminal and not busy)

@@ -63,5 +63,5 @@ def tune(
     from agent import cli_serving
 
     given = {"drafter": drafter, "model": model, "steps": steps, "topk": topk, "port": str(port)}
-    with database(db) as opened:
+    with database(db, make=True) as opened:
         return cli_serving.tune(opened, given, sets=sets, extra=extra or [], host=host, yes=yes, json=json)

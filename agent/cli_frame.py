@@ -77,13 +77,13 @@ def is_live(wanted: bool | None) -> bool:
 
 
 @contextmanager
-def database(url: str | None) -> Iterator[Database]:
-    """The opened database; debug logs are set up before anything could write one."""
+def database(url: str | None, *, make: bool = False) -> Iterator[Database]:
+    """The opened database; only what begins something may `make` one. Debug logs are set up before one is written."""
     from agent import logs
     from state.db import Database
 
     logs.configure_once()
-    db = Database.open(url)
+    db = Database.open(url, make=make)
     try:
         yield db
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.cli_frame import is_live, note, say, say_json
+from agent.cli_frame import database, is_live, note, say, say_json
 from agent.pace import clock, size
 from agent.replay import Recording
 from agent.replay_player import Player, speed_of
@@ -36,34 +36,37 @@ class Wish:
     json: bool = False
 
 
-def replay(db: Database, wanted: str | None, wish: Wish) -> int:
-    """Show it as wished. Raises `NotFound`, `UsageError`."""
-    recording, stored = read(db, wanted)
+def replay(url: str | None, wanted: str | None, wish: Wish) -> int:
+    """Show it as wished. The database at `url` is opened only for a session that is stored there, not for a file.
+
+    Raises `NotFound`, `UsageError`.
+    """
+    path = Path(wanted or "").expanduser()
+    if wanted is None or not ("/" in wanted or path.suffix in FILES or path.exists()):
+        from agent.replay_source import from_database
+
+        with database(url) as db:
+            return show(db, from_database(db, wanted), wish)
+    from agent.replay_file import from_file
+
+    if not path.exists():
+        raise UsageError(f"there is no file `{wanted}`", hint="give a file, or a session: `turnout sessions`")
+    return show(None, from_file(path, note), wish)
+
+
+def show(db: Database | None, recording: Recording, wish: Wish) -> int:
+    """Show a recording as wished; `db` holds it, `None` for a file's."""
     if wish.html is not None:
-        return write_page(db if stored else None, recording, wish)
+        return write_page(db, recording, wish)
     if wish.json:
         return tell_json(recording, wish)
     speed = speed_of(wish.speed) if wish.speed is not None else None
     if not wish.plain and sys.stdin.isatty() and is_live(None):
-        from agent.watch_app import show
+        from agent import watch_app
 
         place = recording.place(wish.at) if wish.at else 0
-        return show(db if stored else None, Player(recording, place=place, speed=speed or 10.0), playing=not wish.step)
+        return watch_app.show(db, Player(recording, place=place, speed=speed or 10.0), playing=not wish.step)
     return tell(recording, wish, speed)
-
-
-def read(db: Database, wanted: str | None) -> tuple[Recording, bool]:
-    """The recording, and whether it is stored here (and not a file that is only shown)."""
-    path = Path(wanted or "").expanduser()
-    if wanted is not None and ("/" in wanted or path.suffix in FILES or path.exists()):
-        from agent.replay_file import from_file
-
-        if not path.exists():
-            raise UsageError(f"there is no file `{wanted}`", hint="give a file, or a session: `turnout sessions`")
-        return from_file(path, note), False
-    from agent.replay_source import from_database
-
-    return from_database(db, wanted), True
 
 
 def write_page(db: Database | None, recording: Recording, wish: Wish) -> int:

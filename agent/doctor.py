@@ -27,7 +27,7 @@ from agent.hosts import local_root
 from agent.logs import configure_once
 from agent.screen import screen
 from state.db import HEAD, Database, schema_version, state_dir
-from state.errors import TurnoutError
+from state.errors import NotFound, TurnoutError
 from state.log import rebuild, snapshot
 from state.models import PROJECTED, Session, table
 from state.owner import owner_of
@@ -59,7 +59,9 @@ def _findings(url: str | None, *, rebuild: bool, hosts: bool) -> Iterator[Findin
     yield _packages()
     yield from _room()
     try:
-        db = Database.open(url)
+        db = Database.open(url, make=False)
+    except NotFound as error:
+        yield Finding("database", "warn", error.message, error.hint)
     except TurnoutError as error:
         yield Finding("database", "fail", error.message, error.hint)
     else:

@@ -35,7 +35,7 @@ def add(
     from agent import host_actions
 
     settings = {"identity": identity, "root": root, "python": python, "max_jobs": max_jobs, "gpus": gpus}
-    with database(db) as opened:
+    with database(db, make=True) as opened:
         return host_actions.add(opened, name, address or "", settings, fingerprint=fingerprint, yes=yes)
 
 

@@ -56,7 +56,7 @@ class ScreenSession:
     async def live(self, ready: Callable[[], None]) -> None:
         """Open the session, and drive it or look on until the screen is left."""
         app = self.app
-        async with opened_database(app.url, app.db) as db:
+        async with opened_database(app.url, app.db, make=app.wanted is None) as db:
             if app.wanted is not None:
                 self._show(await self._stored(db, app.wanted))
             config, session, busy = await anyio.to_thread.run_sync(self._prepare, db)

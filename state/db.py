@@ -1,6 +1,7 @@
 """The database: opening it, bringing its schema up to date, reading, and writing through one writer.
 
     db = Database.open()                       # ~/.local/state/turnout/turnout.db, or TURNOUT_DB
+    db = Database.open(path, make=False)       # only one that is there
     db.write(lambda conn: append(conn, ...))   # one transaction, from a thread that may block
     await db.commit(session, changes)          # from the event loop: grouped with whatever else is waiting
     rows = await db.aread(lambda conn: ...)
@@ -27,7 +28,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from state.changes import Change
-from state.errors import StateError, TurnoutError, UsageError
+from state.errors import NotFound, StateError, TurnoutError, UsageError
 from state.failpoints import failpoints
 from state.log import append
 
@@ -38,11 +39,9 @@ HEAD = "0002"
 BUSY_TIMEOUT_S = 30.0
 
 
-def default_url() -> str:
-    """`TURNOUT_DB` (a path or a URL), else `turnout.db` in the user's state directory."""
-    if given := os.environ.get("TURNOUT_DB"):
-        return given
-    return str(state_dir() / "turnout.db")
+def default_path() -> Path:
+    """Where the database is when nobody names one: `turnout.db` in the user's state directory."""
+    return state_dir() / "turnout.db"
 
 
 def state_dir() -> Path:
@@ -61,14 +60,19 @@ class Database:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, url: str | None = None) -> Database:
-        """Open and migrate. Raises `UsageError` for an unusable URL or path, `StateError` for a newer schema."""
-        given = url or default_url()
-        is_url = "://" in given
-        if not is_url:
-            _create_private(Path(given).expanduser())
-        full = given if is_url else f"sqlite:///{Path(given).expanduser()}"
+    def open(cls, url: str | None = None, *, make: bool = True) -> Database:
+        """Open and migrate the database at a path or URL, by default `TURNOUT_DB`, else `default_path`.
+
+        A file that is not there is made; with `make=False` only at `default_path`, where no name can be misspelt.
+        Raises `NotFound` for one that is not there and may not be made, `UsageError` for an unusable URL or path,
+        `StateError` for a newer schema.
+        """
+        given = url or os.environ.get("TURNOUT_DB") or str(default_path())
+        full = given if "://" in given else f"sqlite:///{Path(given).expanduser()}"
         try:
+            path = _file_of(full)
+            if path is not None:
+                _provide(path, make=make)
             engine = create_engine(full, pool_pre_ping=make_url(full).get_backend_name() != "sqlite")
             _configure(engine)
             db = cls(engine, given)
@@ -243,11 +247,31 @@ def _configure(engine: Engine) -> None:
         conn.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-def _create_private(path: Path) -> None:
-    """Make the file and its directory, for the owner only. SQLite gives -wal and -shm the mode of this file."""
+def _file_of(url: str) -> Path | None:
+    """The file that an SQLite URL names; `None` for one in memory and for a server's."""
+    parsed = make_url(url)
+    named = parsed.database or ""
+    is_file = parsed.get_backend_name() == "sqlite" and named not in ("", ":memory:") and not named.startswith("file:")
+    return Path(named) if is_file else None
+
+
+def _provide(path: Path, *, make: bool) -> None:
+    """See that the file is there, made for the owner only. SQLite gives -wal and -shm the mode of this file."""
+    usual = default_path()
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path == usual:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not make and not path.exists():
+            raise NotFound(
+                f"there is no database `{path}`",
+                hint=f"`turnout run` and `turnout chat` make one; without `--db` and `TURNOUT_DB` it is `{usual}`",
+            )
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"cannot create the database `{path}`: there is no folder `{path.parent}`",
+            hint=f"make the folder; without `--db` and `TURNOUT_DB` it is `{usual}`",
+        ) from error
     except OSError as error:
         raise UsageError(
             f"cannot create the database `{path}`: {error.strerror}",

@@ -66,6 +66,7 @@ def test_a_run_that_fails_exits_with_1_and_names_the_log(tmp_path: Path) -> None
 )
 def test_what_cannot_be_is_told_with_exit_code_2(argv: list[str], said: str) -> None:
     """A usage error says what was seen on stderr, without a traceback, and exits with 2."""
+    Database.open().close()
     done = turnout(*argv)
     assert done.returncode == 2
     assert said in done.stderr
@@ -88,6 +89,54 @@ def test_an_unusable_database_is_told_by_name(tmp_path: Path) -> None:
         done = turnout(*argv)
         assert done.returncode == 2
         assert str(tmp_path / "taken") in done.stderr
+
+
+READING = [
+    "sessions", "todo", "jobs", "logs x", "kill x", "watch", "replay --plain", "replay --check", "resume", "export",
+    "view --no-browser", "chat abcd2345", "hosts list", "hosts remove x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", READING)
+def test_what_only_reads_makes_no_database(command: str, tmp_path: Path) -> None:
+    """A misspelt `--db` is told together with the place of the usual one, and no file is left behind."""
+    done = turnout(*command.split(), "--db", str(tmp_path / "misspelt.db"))
+    assert done.returncode == 2
+    assert f"there is no database `{tmp_path / 'misspelt.db'}`" in done.stderr
+    assert f"`{tmp_path / 'state' / 'turnout' / 'turnout.db'}`" in done.stderr
+    assert not (tmp_path / "misspelt.db").exists()
+
+
+def test_an_sqlite_url_is_made_no_more_than_a_path_is(tmp_path: Path) -> None:
+    """The file in a URL is looked for as one in a path is; what begins something makes it, for its owner only."""
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    assert "there is no database" in turnout("sessions", "--db", url).stderr
+    Database.open(url).close()
+    assert (tmp_path / "new.db").stat().st_mode & 0o077 == 0
+    assert turnout("sessions", "--json", "--db", url).stdout == "[]\n"
+
+
+def test_a_database_is_not_made_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """A misspelt folder of `--db` is told and not made, not even by what begins a session."""
+    done = turnout("run", str(EXAMPLES / "contingency.yaml"), "--db", str(tmp_path / "no" / "such" / "t.db"))
+    assert done.returncode == 2
+    assert f"there is no folder `{tmp_path / 'no' / 'such'}`" in done.stderr
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_usual_database_is_made_by_whoever_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no database is named none can be misspelt: a first `turnout sessions` says that there is none yet."""
+    monkeypatch.delenv("TURNOUT_DB")
+    assert "no session yet" in turnout("sessions").stdout
+    assert (tmp_path / "state" / "turnout" / "turnout.db").exists()
+
+
+def test_doctor_says_that_there_is_no_database(tmp_path: Path) -> None:
+    """A database that is not there is a warning with the place of the usual one; looking for it makes none."""
+    found = {check["check"]: check for check in json.loads(turnout("doctor", "--json").stdout)}
+    assert found["database"]["state"] == "warn"
+    assert "there is no database" in found["database"]["said"]
+    assert not (tmp_path / "turnout.db").exists()
 
 
 def test_a_session_that_another_process_drives_is_busy() -> None:
@@ -167,7 +216,7 @@ def test_retry_tries_failed_todos_again(tmp_path: Path) -> None:
     assert sorted(job["todo"] for job in json.loads(turnout("jobs", "--json").stdout)) == ["bad", "bad", "good"]
 
 
-def test_a_dry_run_stores_and_starts_nothing() -> None:
+def test_a_dry_run_stores_and_starts_nothing(tmp_path: Path) -> None:
     """`--dry-run` shows every todo in order, its commands filled in as far as they are known; no session exists."""
     shown = turnout("run", str(EXAMPLES / "contingency.yaml"), "--set", "multiplier=1.5", "--dry-run")
     assert shown.returncode == 0, shown.stderr
@@ -176,7 +225,7 @@ def test_a_dry_run_stores_and_starts_nothing() -> None:
     planned = json.loads(turnout("run", str(EXAMPLES / "contingency.yaml"), "--dry-run", "--json").stdout)
     assert [todo["id"] for todo in planned["todos"]][:2] == ["bench", "worth_it"]
     assert planned["todos"][3]["after"] == [{"todo": "worth_it", "on": "failure"}]
-    assert turnout("sessions", "--json").stdout == "[]\n"
+    assert not (tmp_path / "turnout.db").exists()
 
 
 def test_lists_are_one_json_array_each() -> None:
