@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from agent.painter import SYMBOLS, WORDS, plain
 from state.specs import TERMINAL
 
 MAX_INPUT = 160
+MAX_PATH = 60
 MAX_REASON = 300
 _MARKS = re.compile(r"</?(output|data|report|state|notice)\b[^>]*>")
 """What tells a model that text came from elsewhere; a person sees where it came from."""
@@ -27,12 +29,14 @@ _PAST = {
     "retry": "retried",
 }
 _PAST |= {"load": "loaded"}
+_PATHS = ("path", "filePath", "file_path")
 _TELLING = (
     "command",
+    "cmd",
     "run",
     "prompt",
     "question",
-    "path",
+    *_PATHS,
     "pattern",
     "query",
     "name",
@@ -41,6 +45,7 @@ _TELLING = (
     "id",
     "title",
     "url",
+    "input",
 )
 
 
@@ -82,15 +87,25 @@ def result_words(todo: BoardTodo) -> str:
     return "  " + ", ".join(f"{plain(k)} {v:g}" for k, v in found.items())
 
 
-def tool_words(name: str, input: Mapping[str, Any]) -> str:
-    """A tool call in one line: its name and the part of its input that says most."""
-    for key in ("title", *_TELLING) if name == "task" else _TELLING:
-        if isinstance(input.get(key), str) and input[key].strip():
+def tool_words(name: str, input: Mapping[str, Any], room: int = MAX_INPUT) -> str:
+    """A tool call in one line: its name and, in `room` characters, the part of its input that says most."""
+    for key in ("title", "description", *_TELLING) if name == "task" else _TELLING:
+        value = _argument(input.get(key))
+        if value:
             host = f" on {input['host']}" if isinstance(input.get("host"), str) else ""
-            return f"{name}{host}  {shorten(plain(input[key]), MAX_INPUT)}"
+            most = min(room, MAX_PATH) if key in _PATHS else room
+            told = "…" + value[1 - most :] if key in _PATHS and len(value) > most else shorten(value, most)
+            return f"{name}{host}  {told}"
     if not input:
         return name
-    return f"{name}  {shorten(plain(json.dumps(input, ensure_ascii=False, default=str)), MAX_INPUT)}"
+    return f"{name}  {shorten(plain(json.dumps(input, ensure_ascii=False, default=str)), room)}"
+
+
+def _argument(value: Any) -> str:
+    """A text, or a command as the list of its words; of one that a shell is given, what the shell runs."""
+    if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+        value = value[-1] if len(value) == 3 and value[1].startswith("-") and "c" in value[1] else shlex.join(value)
+    return plain(value).strip() if isinstance(value, str) else ""
 
 
 def outcome_words(text: str) -> str:

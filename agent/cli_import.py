@@ -80,7 +80,18 @@ def bring(db: Database, path: Path, losses: Losses) -> list[Imported]:
     if export.is_export(path):
         return bring_export(db, path, losses)[0]
     importer = Importer(db, new_id, losses)
-    return [importer.store(found) for found in recognise(path, losses)]
+    ours = sorted(file for file in path.rglob("*.jsonl") if export.is_export(file)) if path.is_dir() else []
+    theirs = [importer.store(found) for found in recognise(path, losses, known=ours)]
+    return [*theirs, *(one for file in ours for one in _bring_one_of(db, path, file, losses))]
+
+
+def _bring_one_of(db: Database, folder: Path, file: Path, losses: Losses) -> list[Imported]:
+    """An export among the files of a folder: that it cannot be had is a loss, and the others are."""
+    try:
+        return bring_export(db, file, losses)[0]
+    except (UsageError, StateError) as error:
+        losses.add(str(file.relative_to(folder)), error.message)
+        return []
 
 
 def bring_export(db: Database, path: Path, losses: Losses) -> tuple[list[Imported], export.Exported]:
@@ -188,7 +199,7 @@ def _tell(done: Sequence[Imported], losses: Losses) -> None:
         say(f"  from {top.found.format}: {counts.messages} messages, {counts.tool_calls} tool calls{more}")
     told = losses.told()
     if told:
-        say(f"{len(told)} losses:")
+        say("1 loss:" if len(told) == 1 else f"{len(told)} losses:")
         for loss in told[:SHOWN_LOSSES]:
             say(f"  {loss['place']}: {loss['reason']}")
         if len(told) > SHOWN_LOSSES:

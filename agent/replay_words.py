@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from agent.chat_text import outcome_words, tool_words
 from agent.pace import amount
 from agent.painter import plain
 from agent.replay import Entry
@@ -168,15 +169,46 @@ def _job_reported(p: Mapping[str, Any]) -> str:
 
 def _model_answered(p: Mapping[str, Any]) -> str:
     content = [block for block in p.get("content") or () if isinstance(block, Mapping)]
-    said = _first(" ".join(str(b.get("text", "")) for b in content if b.get("type") == "text"))
-    tools = ", ".join(str(b.get("name")) for b in content if b.get("type") == "tool_use")
-    return "  ".join(part for part in (said, f"→ {tools}" if tools else "") if part) or f"({p.get('stop_reason')})"
+    said = " ".join(str(b.get("text", "")) for b in content if b.get("type") == "text")
+    tools = _uses([b for b in content if b.get("type") == "tool_use"])
+    said = _first(said, 80 if tools else 160)
+    return "  ".join(part for part in (said, tools) if part) or f"({p.get('stop_reason')})"
+
+
+def _uses(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """`→ read a.md, b.md, run ls`: a name stands once for calls of it in a row."""
+    told, before = [], ""
+    for block in blocks:
+        given, room = block.get("input"), max(24, 120 // len(blocks))
+        name, _, rest = tool_words(str(block.get("name")), given if isinstance(given, Mapping) else {}, room).partition(
+            "  "
+        )
+        rest = "" if rest.startswith("{") else rest
+        told.append(rest if rest and name == before else f"{name} {rest}".strip())
+        before = name
+    return f"→ {', '.join(told)}" if told else ""
 
 
 def _tool_answered(p: Mapping[str, Any]) -> str:
     content = p.get("content", "")
-    text = content if isinstance(content, str) else " ".join(_blocks(content))
-    return f"{p.get('name')} {'failed: ' if p.get('is_error') else '→ '}{_first(text)}"
+    text = outcome_words(content if isinstance(content, str) else " ".join(_blocks(content)))
+    head = _HEAD.match(text)
+    said = _first(text[head.end() :]) or "(no output)" if head else _first(text)
+    return f"{p.get('name')} {'failed: ' if p.get('is_error') else '→ '}{said}"
+
+
+_HEAD = re.compile(r"(?:[A-Z][^\n]*\n){1,5}?Output:(?:\n|$)")
+"""What stands before the output of a command in sessions of Codex."""
+
+
+def _foreign(p: Mapping[str, Any]) -> str:
+    """What kind of record it is, as far as it says so, and where it stands."""
+    raw = p.get("raw")
+    kinds: list[str] = []
+    while isinstance(raw, Mapping):
+        kinds += [str(raw[name]) for name in ("type", "subtype", "role") if isinstance(raw.get(name), str)]
+        raw = raw.get("payload", raw.get("info"))
+    return f"{p.get('format')} {' '.join(kinds) or 'record'}, {p.get('place')}"
 
 
 def _notes(kind: str, name: str) -> Callable[[Mapping[str, Any]], str]:
@@ -214,5 +246,5 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "conversation.cleared": lambda p: "older tool results are left out from here on",
     "child.started": lambda p: f"subagent {p['child']} started: {_first(str(p.get('title') or p.get('prompt', '')))}",
     "child.reported": lambda p: f"subagent {p['child']} {p.get('status')}: {_first(body_of_report(p))}",
-    "foreign.record": lambda p: f"{p.get('format')} record at {p.get('place')}",
+    "foreign.record": _foreign,
 }

@@ -156,6 +156,9 @@ def test_figures_in_words() -> None:
     assert [money(c) for c in (None, 0.0421, 3.1)] == ["", "$0.042", "$3.10"]
     assert tool_words("run", {"command": "ls\x1b[31m -l\n", "host": "gpu1"}) == "run on gpu1  ls -l"
     assert tool_words("todo", {"ops": [1]}) == 'todo  {"ops": [1]}'
+    assert tool_words("shell", {"command": ["bash", "-lc", "ls | wc"]}) == "shell  ls | wc"
+    assert tool_words("shell", {"command": ["ls", "a b"]}) == "shell  ls 'a b'"
+    assert tool_words("read", {"filePath": "/srv/" + "x" * 60 + "/a.py"}, 12) == "read  …xxxxxx/a.py"
 
 
 def test_the_page_names_every_command_and_key() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,19 @@ def test_a_compaction_and_an_error_are_what_they_are(tmp_path: Path) -> None:
     (compacted,) = done.of("conversation.compacted")
     assert compacted == {"summary": "Went.", "through": 3}
     assert done.of("model.failed")[0]["kind"] == "interrupted"
-    assert done.said() == ["go", "Going.", "on"]
+    assert done.said() == ["go", "Going.", "Went.", "on"]
+    assert [asked["purpose"] for asked in done.of("model.asked")] == ["compact"]
+    assert [answer["cost"] for answer in done.of("model.answered")] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("code", "failed"), [(0, False), (1, True), (None, False)])
+def test_a_command_that_ended_badly_is_a_failed_call(tmp_path: Path, code: int | None, failed: bool) -> None:
+    """The exit code stands beside the output alone: it decides whether the call failed."""
+    path = tmp_path / "export.json"
+    done_tool = tool("c1", metadata={"output": "a.py", "exit": code})
+    path.write_text(json.dumps(export(user("msg_1", "go", 1), assistant("msg_2", done_tool))))
+    (answer,) = Result(path).of("tool.answered")
+    assert (answer["content"], answer["is_error"]) == ("a.py", failed)
 
 
 # Folders
@@ -407,6 +420,50 @@ def test_a_rollout_comes_over(tmp_path: Path) -> None:
     assert done.done[0].title == "list it"
 
 
+def tokens(last: int, total: int) -> tuple[str, dict[str, Any]]:
+    info = {"last_token_usage": {"output_tokens": last}, "total_token_usage": {"output_tokens": total}}
+    return "event_msg", {"type": "token_count", "info": info}
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_every_token_counts_once_wherever_it_is_counted(tmp_path: Path, early: bool) -> None:
+    """Versions count a response before its items or behind them, and some say the same figures twice."""
+    path = tmp_path / "rollout-r1.jsonl"
+    first = [tokens(3, 3), call("c1")] if early else [call("c1"), tokens(3, 3)]
+    second = [tokens(4, 7), words("assistant", "One.")] if early else [words("assistant", "One."), tokens(4, 7)]
+    path.write_text(rollout(words("user", "go"), *first, output("c1", "a.py"), tokens(3, 3), *second))
+    done = Result(path)
+    assert [answer["usage"]["output"] for answer in done.of("model.answered")] == [3, 4]
+
+
+def test_tokens_of_a_response_that_was_cut_off_are_told_with_its_end(tmp_path: Path) -> None:
+    """What was counted before an abort was paid for."""
+    path = tmp_path / "rollout-r1.jsonl"
+    path.write_text(rollout(words("user", "go"), tokens(3, 3), ("event_msg", {"type": "turn_aborted"})))
+    assert Result(path).of("model.failed")[0]["usage"]["output"] == 3
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_outputs_of_commands_say_whether_they_failed(tmp_path: Path, code: int) -> None:
+    """The exit code stands in a JSON object, in the head of the output, or in an event of a call without an output."""
+    document = json.dumps({"output": "a.py\n", "metadata": {"exit_code": code, "duration_seconds": 0.5}})
+    head = f"Exit code: {code}\nWall time: 0.5 seconds\nOutput:\na.py\n"
+    later = f"Chunk ID: 1\nWall time: 0.5 seconds\nProcess exited with code {code}\nOutput:\na.py\n"
+    event = {"type": "exec_command_end", "call_id": "c4", "aggregated_output": "a.py\n", "exit_code": code}
+    path = tmp_path / "rollout-r1.jsonl"
+    path.write_text(
+        rollout(
+            call("c1"), call("c2"), call("c3"), call("c4"), output("c1", document), output("c2", head),
+            output("c3", later), ("event_msg", event),
+        )
+    )  # fmt: skip
+    done = Result(path)
+    answers = done.of("tool.answered")
+    assert [answer["content"] for answer in answers] == [head, head, later, "a.py\n"]
+    assert {answer["is_error"] for answer in answers} == {code != 0}
+    assert done.losses.told() == []
+
+
 def test_a_subagents_rollout_beside_it_is_its_child(tmp_path: Path) -> None:
     """A rollout that another one spawned is told as its subagent."""
     spawn = {"subagent": {"thread_spawn": {"parent_thread_id": "r1", "agent_nickname": "Ada"}}}
@@ -489,6 +546,10 @@ def test_what_is_no_session_is_refused_by_name(tmp_path: Path) -> None:
     """A path that is not there, and a file of no format that is known, are errors that say so."""
     with pytest.raises(NotFound, match="there is no file or folder"):
         Result(tmp_path / "nothing")
+    with closing(sqlite3.connect(tmp_path / "opencode.db")) as conn:
+        conn.executescript("CREATE TABLE sessions (id); CREATE TABLE messages (id);")
+    with pytest.raises(UsageError, match="first opencode of 2025"):
+        Result(tmp_path / "opencode.db")
     (tmp_path / "x.txt").write_text("hello")
     with pytest.raises(UsageError, match="no format that is known"):
         Result(tmp_path / "x.txt")

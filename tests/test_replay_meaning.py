@@ -139,6 +139,31 @@ def test_every_message_has_words(story: Recording) -> None:
             assert group(entry.kind) != "other"
 
 
+def use(name: str, **given: object) -> dict[str, object]:
+    return {"type": "tool_use", "id": "1", "name": name, "input": given}
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "told"),
+    [
+        ("model.answered", {"content": [use("run", command="ls -l")]}, "→ run ls -l"),
+        ("model.answered", {"content": [{"type": "text", "text": "I look."}, use("read", path="a"), use("x", y=[1])]},
+         "I look. → read a, x"),
+        ("model.answered", {"content": [use("read", path="a"), use("read", path="b")]}, "→ read a, b"),
+        ("tool.answered", {"name": "sh", "content": "Exit code: 1\nWall time: 1 s\nOutput:\na.py\n", "is_error": True},
+         "sh failed: a.py"),
+        ("tool.answered", {"name": "sh", "content": "Exit code: 0\nOutput:\n"}, "sh → (no output)"),
+        ("tool.answered", {"name": "todo", "content": '[{"op": "add", "id": "a"}]'}, "todo → a added"),
+        ("foreign.record", {"format": "codex", "place": "r line 2", "raw": {"type": "x", "payload": {"type": "y"}}},
+         "codex x y, r line 2"),
+        ("foreign.record", {"format": "codex", "place": "r line 2", "raw": [1]}, "codex record, r line 2"),
+    ],
+)  # fmt: skip
+def test_a_line_says_what_was_done(kind: str, payload: dict[str, object], told: str) -> None:
+    """A call is told with what it was given, a result by its output, a foreign record by its type."""
+    assert words(Entry(1, 0.0, kind, "model", payload)) == told
+
+
 @given(
     kind=st.sampled_from(["todo.status", "job.state", "model.answered", "tool.answered", "child.reported", "x.y"]),
     payload=st.dictionaries(

@@ -1,7 +1,8 @@
 """Codex rollouts: `rollout-<time>-<id>.jsonl`, one line for each thing that happened, and the older bare forms.
 
 What the model gave in one response has no name of its own there: reasoning, words and calls up to the first result or
-count of tokens are one answer. Much is recorded twice (as item and as event); the items count.
+count of tokens are one answer. Much is recorded twice (as item and as event); the items count. The count of tokens
+stands behind what it counts, in versions before 0.60 before it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from state.foreign.codex_text import (
     as_object,
     head_of,
     is_old_head,
+    outcome,
     plain,
+    sum_of,
     thinking,
     title_of,
     usage_of,
@@ -116,6 +119,9 @@ class Teller:
         self._model: str | None = None
         self._answer: _Answer | None = None
         self._answers = 0
+        self._counted: Any = None
+        self._early: Mapping[str, Any] = {}
+        self._ended: dict[str, tuple[float | None, str, Mapping[str, Any]]] = {}
         self._heard: dict[str, Counter[int]] = {"item": Counter(), "event": Counter()}
 
     def record(self, value: Mapping[str, Any], place: str) -> None:
@@ -194,7 +200,7 @@ class Teller:
         self._close()
         if text:
             self.story.counts.messages += 1
-            self.story.settle(time)
+            self._settle(time)
             self.story.said(time, text)
 
     def story_call(self, item: Mapping[str, Any], time: float | None, place: str) -> None:
@@ -213,8 +219,10 @@ class Teller:
         if isinstance(output, Mapping):
             failed = output.get("success") is False
             output = output.get("content", output)
-        content = as_content(output)
+        content, ended_badly = outcome(as_content(output))
+        failed = failed or ended_badly
         id = str(item.get("call_id") or item.get("id"))
+        self._ended.pop(id, None)
         self.story.counts.messages += 1
         if self._answer is not None and any(b.get("id") == id for b in self._answer.blocks):
             self._answer.results.append((time, id, content, failed, place, item))
@@ -231,7 +239,8 @@ class Teller:
     def _current(self, time: float | None, place: str) -> _Answer:
         if self._answer is None or self._answer.closed:
             self._close()
-            self._answer = _Answer(time, place)
+            self._answer = _Answer(time, place, tokens=self._early)
+            self._early = {}
         return self._answer
 
     def _close(self) -> None:
@@ -241,7 +250,7 @@ class Teller:
             return
         self._answers += 1
         self.story.counts.messages += 1
-        self.story.settle(answer.time)
+        self._settle(answer.time)
         self.story.answered(
             answer.time, f"response {self._answers}", answer.blocks, place=answer.place, model=self._model,
             stop_reason=None, usage=usage_of(answer.tokens),
@@ -258,26 +267,51 @@ class Teller:
                 if not text.lstrip().startswith(PUT_IN):
                     self._said(time, text, "event", "item")
             case "token_count":
-                info = event.get("info")
-                tokens = info.get("last_token_usage") if isinstance(info, Mapping) else None
-                if isinstance(tokens, Mapping) and self._answer is not None and not self._answer.tokens:
-                    self._answer.tokens, self._answer.closed = tokens, True
-                elif isinstance(tokens, Mapping):
-                    self.story.foreign(time, place, event)
+                self._count(event.get("info"))
+            case "exec_command_end":
+                self._ended[str(event.get("call_id"))] = (time, place, event)
+                self.story.foreign(time, place, event)
             case "turn_aborted":
-                self._close()
                 reason = str(event.get("reason") or "aborted")
-                self.story.add(time, talk.model_failed("", "interrupted", f"turn aborted: {reason}", attempt=1))
+                self._failed(time, "interrupted", f"turn aborted: {reason}")
             case "error" | "stream_error":
-                self._close()
                 text = str(event.get("message") or "no text")
-                self.story.add(time, talk.model_failed("", failure_of(text), text, attempt=1))
+                self._failed(time, failure_of(text), text)
             case "thread_rolled_back":
                 self._close()
                 self.story.losses.add(place, f"{event.get('num_turns')} turns were taken back; they are still shown")
                 self.story.foreign(time, place, event)
             case type if str(type) not in _AS_ITEMS:
                 self.story.foreign(time, place, event)
+
+    def _count(self, info: Any) -> None:
+        """Tokens of one response: of the one that is being collected, or of the next when that one has its results."""
+        info = info if isinstance(info, Mapping) else {}
+        tokens = info.get("last_token_usage")
+        counted = info.get("total_token_usage") or tokens
+        if not isinstance(tokens, Mapping) or counted == self._counted:
+            return  # limits alone, or the same figures again
+        self._counted = counted
+        if self._answer is not None and not self._answer.results:
+            self._answer.tokens, self._answer.closed = sum_of(self._answer.tokens, tokens), True
+        else:
+            self._close()
+            self._early = sum_of(self._early, tokens)
+
+    def _failed(self, time: float | None, kind: talk.CallFailure, reason: str) -> None:
+        """A response came to nothing; what was counted for it was paid for."""
+        self._close()
+        spent = {"model": self._model or "unknown", "usage": usage_of(self._early)} if self._early else {}
+        self._early = {}
+        self.story.add(time, talk.model_failed("", kind, reason, attempt=1, **spent))
+
+    def _settle(self, time: float | None) -> None:
+        """Answer what is open: by how the command ended, where that was recorded, else as unknown."""
+        for id in [id for id in self._ended if self.story.is_open(id)]:
+            at, place, event = self._ended.pop(id)
+            said = str(event.get("aggregated_output") or event.get("formatted_output") or "")
+            self._result(at, id, said, event.get("exit_code") not in (0, None), place, event)
+        self.story.settle(time)
 
     def _compacted(self, payload: Mapping[str, Any], time: float | None, place: str) -> None:
         self._close()
@@ -302,6 +336,9 @@ class Teller:
         if not self._begun:
             self._begin(None, None, {})
         self._close()
+        self._settle(None)
+        if self._early:
+            self.story.foreign(None, self.origin, {"type": "token_count", "last_token_usage": dict(self._early)})
         for key, head in self._children.items():
             if key not in self._started:
                 self._start(None, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ PUT_IN = (
     "<INSTRUCTIONS>", "<turn_aborted>", "<skill>", "<collaboration_mode>", "<subagent_notification>",
     "<user_shell_command>",
 )  # fmt: skip
+
+_EXIT = re.compile(r"(?:[A-Z][^\n]*\n){0,3}?(?:Exit code: |Process exited with code )(-?\d+)\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,28 @@ def as_content(output: Any) -> Any:
         else block
         for block in output
     ]
+
+
+def outcome(content: Any) -> tuple[Any, bool]:
+    """A command's output with the head that later versions give it, and whether its exit code was not 0.
+
+    Before 0.60 it is a JSON object of `output` and `metadata`.
+    """
+    if not isinstance(content, str):
+        return content, False
+    if content.startswith("{"):
+        told = as_object(content, "")
+        meta = told.get("metadata")
+        if isinstance(told.get("output"), str) and isinstance(meta, Mapping) and "exit_code" in meta:
+            head = f"Exit code: {meta['exit_code']}\nWall time: {meta.get('duration_seconds')} seconds"
+            return f"{head}\nOutput:\n{told['output']}", meta["exit_code"] != 0
+    code = _EXIT.match(content)
+    return content, code is not None and code[1] != "0"
+
+
+def sum_of(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, int]:
+    """Two counts of tokens as one."""
+    return {name: whole_number(one.get(name)) + whole_number(other.get(name)) for name in {**one, **other}}
 
 
 def usage_of(tokens: Mapping[str, Any]) -> dict[str, int]:

@@ -209,6 +209,7 @@ class Teller:
             content = str((state.get("error") if failed else state.get("output")) or "")
             meta = state.get("metadata")
             meta = meta if isinstance(meta, Mapping) else {}
+            failed = failed or meta.get("exit") not in (0, None)
             whole = {"bytes": None, "where": meta["outputPath"]} if meta.get("outputPath") else None
             self.story.result(time, id, content, place=place, is_error=failed, whole=whole)
             for attached in state.get("attachments") or ():
@@ -244,6 +245,12 @@ class Teller:
         if self._compaction in self._seen:
             through = min(through, self._seen[str(self._compaction)] - 1)
         self._compaction, self._before = None, 0
+        call, model = str(info.get("id") or place), model_of(info)
+        self.story.compacts(millis(time_of(info, "created")), call, model)
+        self.story.answered(
+            time, call, [{"type": "text", "text": summary}] if summary else [], place=place, model=model,
+            stop_reason="end_turn", usage=usage_of(info.get("tokens")), cost=info.get("cost"),
+        )  # fmt: skip
         if summary:
             self.story.add(time, talk.conversation_compacted(summary, through))
         self.story.foreign(time, place, {"info": info, "parts": [p for p in parts if p.get("type") != "text"]})

@@ -27,6 +27,11 @@ def sessions(path: Path, losses: Losses) -> list[Found]:
     stored: dict[str, Stored] = {}
     with _opened(path) as conn:
         tables = _tables(conn)
+        if {"sessions", "messages"} <= tables:
+            raise UsageError(
+                f"`{path}` is a database of the first opencode of 2025, later named Crush: its form is not read",
+                hint="what its successor of the same name wrote is read: `storage/`, `opencode.db`, `opencode export`",
+            )
         name = next((name for name in ("session_v2", "session") if name in tables), None)
         if name is None or not {"message", "session_message"} & tables:
             raise UsageError(f"the database `{path}` is not one of opencode's", hint="its tables have other names")

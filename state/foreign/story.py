@@ -97,6 +97,11 @@ class Story:
     def foreign(self, time: float | None, place: str, raw: Any) -> None:
         self.add(time, talk.foreign_record(self.format, place, raw))
 
+    def compacts(self, time: float | None, call: str, model: str | None) -> None:
+        """The model is asked for a summary: the answer that follows costs what it did and is no turn."""
+        request = {"through": self.seq}
+        self.add(time, talk.model_asked(call, model=model or "unknown", purpose="compact", request=request))
+
     def answered(
         self,
         time: float | None,
