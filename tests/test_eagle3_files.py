@@ -24,6 +24,7 @@ from playbooks.eagle3.payload.runtime import Workdir  # noqa: E402
 from playbooks.eagle3.payload.shards import Shards  # noqa: E402
 from playbooks.eagle3.payload.target import default_boundaries, resolve_boundaries  # noqa: E402
 from tests.eagle3_helpers import BOUNDARIES, VOCAB, save_tiny_target, tiny_drafter, tiny_model, tiny_target  # noqa: E402
+from tools.serving.doctor_config import captured  # noqa: E402
 
 pytestmark = pytest.mark.train
 ANSWERS = [
@@ -119,7 +120,7 @@ def test_a_saved_drafter_comes_back_unchanged(tmp_path: Path) -> None:
 
 
 def test_the_export_is_what_sglang_reads(tmp_path: Path) -> None:
-    """Names, shapes and dtypes are those of SGLang's LlamaForCausalLMEagle3, and the ids name layers' outputs."""
+    """Names, shapes and dtypes are those of SGLang's LlamaForCausalLMEagle3, and both engines feed what was trained."""
     save_drafter(tiny_drafter(tiny_target(), list(range(0, VOCAB, 2))), tmp_path, torch.bfloat16)
     tensors = load_file(tmp_path / "model.safetensors")
     shapes = {n: tuple(t.shape) for n, t in tensors.items()}
@@ -137,7 +138,8 @@ def test_the_export_is_what_sglang_reads(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
     assert (config["draft_vocab_size"], config["tie_word_embeddings"], config["num_hidden_layers"]) == (32, False, 1)
-    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [k - 1 for k in BOUNDARIES]
+    llama = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": max(BOUNDARIES) + 3}
+    assert [captured(config, llama, engine) for engine in ("sglang", "vllm")] == [list(BOUNDARIES)] * 2
     assert config["rope_parameters"]["rope_theta"] == 5000.0
     assert config["max_position_embeddings"] == 256
 

@@ -2,8 +2,9 @@
 
 Two conventions of layer ids are in use. Everything here speaks of boundaries: k is the INPUT of layer k. SGLang's
 `eagle_aux_hidden_state_layer_ids` name a layer's OUTPUT, boundary - 1; for targets of the DeepSeek family, however,
-sglang 0.5.14 adds that one only when the first id is 1. So the ids that are written depend on the target's family, and
-the boundaries themselves are written beside them, as `target_boundaries`, which engines do not read.
+sglang 0.5.14 adds that one only when the first id is 1. So the ids that are written depend on the target's family.
+SGLang reads them within `eagle_config` alone. vLLM takes ids for boundaries, and looks at the top level first: there
+stand the boundaries themselves, so that both engines feed what was trained. `target_boundaries` is for this payload.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def drafter_config(
     config = _latent(target, common) if latent else _llama(target, common)
     config.draft_vocab_size = draft_vocab_size
     config.target_boundaries = list(boundaries)
+    config.eagle_aux_hidden_state_layer_ids = list(boundaries)
     config.eagle_config = {
         "use_aux_hidden_state": True,
         "eagle_aux_hidden_state_layer_ids": layer_ids(target, boundaries),
