@@ -26,7 +26,13 @@ def test_frames_survive_any_cutting(frames: list[tuple[dict[str, object], bytes]
 
 
 @pytest.mark.parametrize(
-    "stream", [b"Last login: Mon Dec 1", struct.pack(">II", 2, MAX_BODY + 1), struct.pack(">II", 2, 0) + b"[]"]
+    "stream",
+    [
+        b"Last login: Mon Dec 1",
+        struct.pack(">II", 2, MAX_BODY + 1),
+        struct.pack(">II", 2, 0) + b"[]",
+        struct.pack(">II", 100_000, 0) + b"[" * 100_000,
+    ],
 )
 def test_bytes_that_are_no_frame_end_the_channel(stream: bytes) -> None:
     """A stream that lost step is an error at once, never a wait for gigabytes."""

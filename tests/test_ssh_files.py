@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from contextlib import aclosing
 from pathlib import Path
 
+import anyio
 import pytest
 
 from state.errors import HostUnusable, JobError, UsageError
@@ -109,5 +111,52 @@ async def test_what_a_host_sends_stays_in_its_folder(tmp_path: Path) -> None:
         yield {"size": len(archive.getvalue())}, b""
 
     with pytest.raises(JobError, match="cannot be unpacked"):
-        await transfer.receive(frames(), tmp_path / "back")
+        await transfer.receive(frames(), tmp_path / "back", 1 << 20)
     assert "outside" not in names(tmp_path)
+
+
+@pytest.mark.parametrize("hidden", ["w:gz", "w:bz2", "w:xz"])
+async def test_a_small_archive_does_not_become_a_large_folder(tmp_path: Path, hidden: str) -> None:
+    """A compressed archive, which could grow without bound, is none: what is unpacked is what was counted."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode=hidden) as tar:
+        large = tarfile.TarInfo("large")
+        large.size = 10_000_000
+        tar.addfile(large, io.BytesIO(bytes(large.size)))
+
+    async def frames():
+        yield {"more": True}, archive.getvalue()
+        yield {"size": len(archive.getvalue())}, b""
+
+    with pytest.raises(JobError, match="cannot be unpacked"):
+        await transfer.receive(frames(), tmp_path / "back", 1 << 20)
+    assert not (tmp_path / "back" / "large").exists()
+
+
+async def test_a_host_that_sends_more_than_it_may_is_cut_off(tmp_path: Path) -> None:
+    """A limit that the remote half does not keep is kept here: the stream is left at the first byte too many."""
+    left = anyio.Event()
+
+    async def frames():
+        try:
+            while True:
+                yield {"more": True}, bytes(1000)
+        finally:
+            left.set()
+
+    with pytest.raises(JobError, match="more than the allowed `2500` bytes"):
+        await transfer.receive(frames(), tmp_path / "back", 2500)
+    assert left.is_set()
+    assert not (tmp_path / "back").exists()
+
+
+async def test_a_file_that_grows_while_it_is_sent_comes_as_it_was(host: Host, tmp_path: Path) -> None:
+    """What a writer adds meanwhile is left out: the size is taken before the first byte, and so the limit holds."""
+    big = tmp_path / "big"
+    big.write_bytes(bytes(80_000_000))
+    async with aclosing(host._bulk.stream("get", path=str(big), max_bytes=1 << 30)) as frames:
+        _, body = await anext(frames)
+        with big.open("ab") as file:
+            file.write(bytes(50_000_000))
+        size = len(body) + sum([len(piece) async for _, piece in frames])
+    assert 80_000_000 < size < 81_000_000

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import asyncssh
@@ -224,7 +224,7 @@ class Lane:
 
     async def stream(
         self, op: str, body: bytes = b"", *, again: bool = False, answer_s: float | None = None, **fields: Any
-    ) -> AsyncIterator[Frame]:
+    ) -> AsyncGenerator[Frame, None]:
         """Send a request and give its frames as they come, the last one included.
 
         `again`: it may be sent a second time after a reconnect. `answer_s`: longest wait for the last frame.
@@ -271,7 +271,7 @@ class Lane:
         try:
             return await anext(frames)
         finally:
-            await frames.aclose()  # type: ignore[attr-defined]
+            await frames.aclose()
 
     def post(self, op: str, **fields: Any) -> None:
         """Send a request whose answer is of no interest, if there is contact."""

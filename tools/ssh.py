@@ -288,7 +288,7 @@ class Host:
         Raises JobError when there is more than `max_bytes`, or nothing that can be read.
         """
         frames = self._bulk.stream("get", path=remote, max_bytes=max_bytes)
-        return await transfer.receive(frames, local)
+        return await transfer.receive(frames, local, max_bytes)
 
 
 def _batches(specs: Sequence[JobSpec]) -> list[list[JobSpec]]:

@@ -10,7 +10,8 @@ import hashlib
 import secrets
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,16 +91,23 @@ async def send(lane: Lane, data: IO[bytes], digest: str, **finish: Any) -> str:
     return str(answer["path"])
 
 
-async def receive(frames: AsyncIterator[Frame], target: Path) -> int:
-    """Unpack the pieces of an archive below `target`; its size. Raises JobError for what may not be unpacked."""
+async def receive(frames: AsyncGenerator[Frame, None], target: Path, max_bytes: int) -> int:
+    """Unpack the pieces of an archive below `target`; its size in bytes.
+
+    Raises JobError for what may not be unpacked, and for more than `max_bytes`: the host has the same limit and says
+    so before it sends, but what arrives is counted here.
+    """
     with tempfile.TemporaryFile() as archive:
         size = 0
-        async for header, body in frames:
-            if header.get("more"):
-                await to_thread.run_sync(archive.write, body)
-                size += len(body)
-            elif header["size"] != size:
-                raise JobError(f"the host sent `{size}` of `{header['size']}` bytes", hint="get it again")
+        async with aclosing(frames):
+            async for header, body in frames:
+                if header.get("more"):
+                    size += len(body)
+                    if size > max_bytes:
+                        raise JobError(f"the host sends more than the allowed `{max_bytes}` bytes")
+                    await to_thread.run_sync(archive.write, body)
+                elif header.get("size") != size:
+                    raise JobError(f"the host sent `{size}` of `{header.get('size')}` bytes", hint="get it again")
         archive.seek(0)
         await to_thread.run_sync(_unpack, archive, target)
     return size
@@ -107,7 +115,7 @@ async def receive(frames: AsyncIterator[Frame], target: Path) -> int:
 
 def _unpack(archive: IO[bytes], target: Path) -> None:
     try:
-        with tarfile.open(fileobj=archive) as tar:
+        with tarfile.open(fileobj=archive, mode="r:") as tar:  # never decompressed: its size is what was counted
             tar.extractall(target, filter="data")
     except (tarfile.TarError, OSError) as error:
         raise JobError(f"what the host sent cannot be unpacked at `{target}`: `{error}`") from error

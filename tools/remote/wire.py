@@ -68,7 +68,7 @@ class Decoder:
                 break
             try:
                 header = json.loads(self._buffer[start + _LENGTHS.size : middle])
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise WireError("a frame's header is no JSON") from error
             if not isinstance(header, dict):
                 raise WireError("a frame's header is no JSON object")
