@@ -226,11 +226,19 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def since_start(text: str) -> float | None:
-    """Seconds meant by `90s`, `1.5h`, `1h30m`, `12:30` or `1:02:03`; `None` for anything else."""
+    """Seconds meant by `90s`, `1.5h`, `1h30m`, `12:30` or `1:02:03`; `None` for anything else.
+
+    Raises `UsageError` for a clock that shows 60 minutes or seconds.
+    """
     if re.fullmatch(r"\+?\d+(:\d\d){1,2}(\.\d+)?", text):
-        seconds = 0.0
-        for part in text.lstrip("+").split(":"):
-            seconds = seconds * 60 + float(part)
+        seconds, *rest = (float(part) for part in text.lstrip("+").split(":"))
+        for part in rest:
+            if part >= 60:
+                raise UsageError(
+                    f"`{text}` is no time: behind a colon the numbers end at 59",
+                    hint="write a time since the start as `12:30`, `1:02:03`, `90s` or `1.5h`",
+                )
+            seconds = seconds * 60 + part
         return seconds
     if re.fullmatch(r"\+?(\d+(\.\d+)?[smhd])+", text):
         return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)([smhd])", text))

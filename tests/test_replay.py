@@ -106,6 +106,14 @@ def test_times_since_the_start(text: str, seconds: float) -> None:
     assert since_start(text) == seconds
 
 
+@pytest.mark.parametrize("text", ["1:99:99", "12:60", "1:60:00", "+0:75.5"])
+def test_a_clock_that_shows_60_is_refused(text: str) -> None:
+    """Minutes and seconds behind a colon end at 59; the error says how a time is written."""
+    with pytest.raises(UsageError, match="end at 59") as refused:
+        since_start(text)
+    assert "`1:02:03`" in (refused.value.hint or "")
+
+
 @pytest.mark.parametrize("text", ["", "train", "12:3", "1h30", "h", "12:30:", "0x10"])
 def test_what_is_no_time_is_not_taken_for_one(text: str) -> None:
     """A todo may be called nearly anything."""
