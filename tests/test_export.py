@@ -107,6 +107,24 @@ def test_taking_in_twice_changes_nothing_and_more_goes_on(tmp_path: Path) -> Non
     assert of_sessions(other) == of_sessions(db)
 
 
+def test_a_folder_of_exports_is_imported_whole(tmp_path: Path) -> None:
+    """Every export in a folder comes in, beside other programs' sessions; one that cannot is a loss with its name."""
+    folder = tmp_path / "kept"
+    (folder / "more").mkdir(parents=True)
+    db = stored(tmp_path / "a.db")
+    written(db, folder / "more" / "s.jsonl")
+    written(db, folder / "theirs.jsonl", format="claude-code")
+    (folder / "later.jsonl").write_text('{"turnout": "session", "version": 99, "session": "x"}\n')
+    (folder / "notes.txt").write_text("not a session\n")
+    other = Database.open(str(tmp_path / "b.db"))
+    losses = Losses()
+    done = bring(other, folder, losses)
+    assert [one.found.format for one in done] == ["claude-code", "turnout"]
+    assert done[1].session == "abcd2345"
+    (refused,) = [loss for loss in losses.told() if loss["place"] == "later.jsonl"]
+    assert "this Turnout knows 1" in refused["reason"]
+
+
 def test_two_sessions_of_one_name_are_not_mixed(tmp_path: Path) -> None:
     """A file (edited, without its checksums) whose log differs from the one here is refused; nothing is written."""
     db = stored(tmp_path / "a.db")

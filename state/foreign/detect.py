@@ -6,7 +6,7 @@ source = recognise(Path("..."), losses)     # its sessions, not read yet
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +18,26 @@ from state.foreign.story import Found
 
 HEAD = 256 * 1024
 _SQLITE = b"SQLite format 3\x00"
-KNOWN = "Claude Code JSONL, opencode (folder, database, export, run stream), Codex rollouts, SWE-agent trajectories"
+KNOWN = (
+    "Claude Code JSONL, opencode (folder, database, export, run stream), Codex rollouts, SWE-agent trajectories,"
+    " exports of Turnout"
+)
 
 
-def recognise(path: Path, losses: Losses) -> list[Found]:
-    """The sessions in a file or folder, oldest first.
+def recognise(path: Path, losses: Losses, *, known: Collection[Path] = ()) -> list[Found]:
+    """The sessions in a file or folder, oldest first. `known` are files of a folder that need not be recognised.
 
     Raises `NotFound` when nothing is there, `UsageError` when no format that is known is found in it.
     """
     if not path.exists():
         raise NotFound(f"there is no file or folder `{path}`", hint="give the path of a recorded session")
     try:
-        return _folder(path, losses) if path.is_dir() else _file(path, losses)
+        return _folder(path, losses, known) if path.is_dir() else _file(path, losses)
     except PermissionError as error:
         raise UsageError(f"`{error.filename}` cannot be read: {error.strerror}", hint="check its owner") from error
 
 
-def _folder(path: Path, losses: Losses) -> list[Found]:
+def _folder(path: Path, losses: Losses, known: Collection[Path]) -> list[Found]:
     storage = opencode_files.storage_of(path)
     if storage is not None:
         return opencode_files.sessions(storage, losses)
@@ -44,13 +47,13 @@ def _folder(path: Path, losses: Losses) -> list[Found]:
     found: list[Found] = []
     patterns = ("*.jsonl", "*.traj", "rollout-*.json") if not _is_codex(path) else ("rollout-*.jsonl", "rollout-*.json")
     for file in sorted({file for pattern in patterns for file in path.rglob(pattern)}):
-        if file.name.startswith("agent-") or "subagents" in file.parts or not file.is_file():
+        if file.name.startswith("agent-") or "subagents" in file.parts or not file.is_file() or file in known:
             continue  # told with the session that they belong to
         try:
             found += _file(file, losses)
         except UsageError as error:
             losses.add(str(file.relative_to(path)), error.message)
-    if not found:
+    if not found and not known:
         raise UsageError(f"the folder `{path}` holds no recorded session", hint=f"known are: {KNOWN}")
     return found
 
