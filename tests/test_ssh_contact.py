@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import anyio
+import asyncssh
 import pytest
 
 from state.errors import HostKeyError, Unreachable
 from tests.faultproxy import FaultProxy
 from tests.hosting import OpenSSH, end_jobs, ended, gone
+from tools.connect import Links
 from tools.events import EventStream
+from tools.hostkeys import Endpoint, HostSpec
 from tools.jobs import ContactEvent, JobEvent, JobSpec
-from tools.ssh import Host
+from tools.ssh import Host, host_key
 
 pytest_plugins = ("tests.servers",)
 pytestmark = pytest.mark.anyio
@@ -78,6 +84,68 @@ async def test_a_server_with_one_session_a_connection_gets_more_connections(
         assert [piece.data async for piece in host.follow("j")] == [b"x\n"]
         assert (await host.run("echo y")).stdout == b"y\n"
         assert len(await server.connections()) == 2
+
+
+@asynccontextmanager
+async def deaf_server(most: int) -> AsyncIterator[tuple[Endpoint, list[asyncssh.SSHServer]]]:
+    """A server that lives and answers keepalives, but on each connection no request for a session after `most`."""
+    connections: list[asyncssh.SSHServer] = []
+
+    class Session(asyncssh.SSHServerSession):
+        def exec_requested(self, command: str) -> bool:
+            return True
+
+    class Deaf(asyncssh.SSHServer):
+        def __init__(self) -> None:
+            self.asked = 0
+            connections.append(self)
+
+        def begin_auth(self, username: str) -> bool:
+            return False
+
+        def session_requested(self) -> object:
+            self.asked += 1
+            return Session() if self.asked <= most else asyncio.get_running_loop().create_future()
+
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    async with await asyncssh.listen("127.0.0.1", 0, server_host_keys=[key], server_factory=Deaf) as server:
+        pinned = key.export_public_key().decode().strip()
+        yield Endpoint("127.0.0.1", server.get_port(), "local", pinned, use_config=False), connections
+
+
+async def test_a_server_that_never_opens_a_session_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the one who asked nor the one who waits behind hangs: both hear of it, and no connection is kept."""
+    monkeypatch.setattr("tools.connect.CONNECT_S", 0.5)
+    async with deaf_server(0) as (endpoint, connections):
+        links = Links(endpoint, "gpu1")
+        with anyio.fail_after(30):
+            asked = [links.open("true", asyncssh.SSHClientSession) for _ in range(2)]
+            heard = await asyncio.gather(*asked, return_exceptions=True)
+            await links.close()
+    assert [(type(error), "to open a session" in str(error)) for error in heard] == [(Unreachable, True)] * 2
+    assert len(connections) == 2
+
+
+async def test_a_port_that_says_nothing_shows_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a host's key hears that there was no answer, also where something listens that is no SSH."""
+    monkeypatch.setattr("tools.connect.CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent, anyio.fail_after(30):
+        spec = HostSpec(name="gpu1", address="127.0.0.1", port=silent.getsockname()[1])
+        with pytest.raises(Unreachable, match="no answer"):
+            await host_key(spec)
+
+
+async def test_a_connection_that_turned_deaf_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that works is not given up because another is not opened: that one gets a new connection."""
+    monkeypatch.setattr("tools.connect.CONNECT_S", 0.5)
+    async with deaf_server(1) as (endpoint, connections):
+        links = Links(endpoint, "gpu1")
+        with anyio.fail_after(30):
+            for _ in range(3):
+                await links.open("true", asyncssh.SSHClientSession)
+            assert [not link.connection.is_closed() for link in links._links] == [True] * 3
+            await links.close()
+    assert len(connections) == 3
 
 
 @pytest.mark.sshd

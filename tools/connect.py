@@ -86,9 +86,10 @@ class Links:
             while True:
                 link = next((link for link in self._links if link.sessions < link.limit), None) or await self._connect()
                 try:
-                    _, session = await link.connection.create_session(
-                        cast(Any, factory), command, encoding=None, request_pty=False, x11_forwarding=False
-                    )
+                    async with asyncio.timeout(CONNECT_S):
+                        _, session = await link.connection.create_session(
+                            cast(Any, factory), command, encoding=None, request_pty=False, x11_forwarding=False
+                        )
                 except asyncssh.ChannelOpenError as error:
                     if link.connection.is_closed():
                         self._forget(link)
@@ -101,6 +102,14 @@ class Links:
                             hint="look at `MaxSessions` and `ForceCommand` in the server's sshd_config",
                         ) from error
                     link.limit = self._limit = link.sessions
+                except TimeoutError as error:
+                    # It may have become deaf: the sessions that it has stay, the next one is asked for on another.
+                    if link.sessions == 0:
+                        self._forget(link)
+                        raise Unreachable(
+                            f"`{self._name}` let us in, but did not answer in {CONNECT_S:.0f} s to open a session"
+                        ) from error
+                    link.limit = link.sessions
                 except (asyncssh.Error, OSError) as error:
                     self._forget(link)
                     raise Unreachable(f"the connection to `{self._name}` broke: `{error}`") from error
@@ -186,7 +195,8 @@ async def host_key(spec: HostSpec) -> asyncssh.SSHKey:
         hops = await Links(endpoint, spec.name).hops(known)
         try:
             tunnel = hops[-1] if hops else None
-            key = await asyncssh.get_server_host_key(endpoint.address, spec.port or (), tunnel=tunnel)
+            async with asyncio.timeout(CONNECT_S):
+                key = await asyncssh.get_server_host_key(endpoint.address, spec.port or (), tunnel=tunnel)
         except (asyncssh.Error, OSError) as error:
             raise explained(error, endpoint, known, None, spec.name) from error
         finally:
