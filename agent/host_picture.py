@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,8 @@ from agent.tables import Cell, columns
 BAR = 20
 FULL = 0.9
 MIB = 1 << 20
+WHY = 28
+"""Characters of the reason why the GPUs of a host are unknown, in a list of hosts."""
 
 
 def picture(name: str, facts: Mapping[str, Any], console: Console | None = None) -> None:
@@ -70,7 +73,7 @@ def _disks(disks: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
 def _gpus(facts: Mapping[str, Any]) -> Iterator[Text]:
     gpus = facts.get("gpus", [])
     if not gpus:
-        yield Text.assemble(("GPUs".ljust(9), "dim"), plain(facts.get("gpu_error") or "none"))
+        yield Text.assemble(("GPUs".ljust(9), "dim"), plain(facts.get("gpu_error") or _no_gpus(facts)))
         return
     for gpu in gpus:
         key = gpu.get("index")
@@ -96,6 +99,11 @@ def _gpus(facts: Mapping[str, Any]) -> Iterator[Text]:
         yield Text(f"! {plain(facts['gpu_error'])}", "bold red")
     if facts.get("gpu_remedy"):
         yield Text(f"  {plain(facts['gpu_remedy'])}", "green")
+
+
+def _no_gpus(facts: Mapping[str, Any]) -> str:
+    """Where no GPU is seen: whether there is none, or nobody can tell."""
+    return "unknown" if facts.get("usable_gpus") is None else "none"
 
 
 def _reading(gpu: Mapping[str, Any], field: str, unit: str) -> str:
@@ -132,10 +140,19 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> None:
         return
     table: list[list[Cell]] = []
     for row in rows:
-        gpus = "?" if row["gpus"] is None else str(row["gpus"])
         seen = f"{ago(time.time() - row['probed'])} ago" if row["probed"] else "never"
-        table.append([row["name"], _address(row), gpus, str(row["jobs"]), seen, row["fingerprint"] or "none"])
+        table.append(
+            [row["name"], _address(row), _number_of_gpus(row), str(row["jobs"]), seen, row["fingerprint"] or "none"]
+        )
     columns(["host", "address", "GPUs", "jobs", "probed", "key"], table, console)
+
+
+def _number_of_gpus(row: Mapping[str, Any]) -> str:
+    """How many, or why nobody knows."""
+    if row["gpus"] is not None:
+        return str(row["gpus"])
+    why = plain(row["gpu_error"] or ("unread" if row["probed"] else "not probed"))
+    return f"? ({shorten(why.replace('`', ''), WHY, placeholder=' …')})"
 
 
 def _address(row: Mapping[str, Any]) -> str:

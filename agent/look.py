@@ -223,6 +223,7 @@ def hosts(conn: Connection) -> list[dict[str, Any]]:
             "key": row.key,
             "fingerprint": fingerprint(row.key) if row.key else None,
             "gpus": row.settings.get("gpus", _number_of(row.facts.get("usable_gpus"))),
+            "gpu_error": row.facts.get("gpu_error"),
             "jobs": running.get(row.name, 0),
             "added": row.added,
             "probed": row.probed,
