@@ -5,6 +5,7 @@ What is known of hosts belongs to no session: its changes are in the log of the 
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import asyncssh
 from sqlalchemy import Connection, select
 
 from agent.cli_frame import confirm, say, say_json
@@ -68,12 +70,30 @@ def add(
 
 
 def _key_file(identity: str | None) -> str:
-    """The private key's path as it is found from any folder, or nothing. Raises `UsageError` when there is no file."""
+    """The private key's path as it is found from any folder, or nothing.
+
+    Raises `UsageError` for one that could not be used to log in: no file, no private key, or one that others may read,
+    which OpenSSH refuses too.
+    """
     if not identity:
         return ""
     path = Path(identity).expanduser().absolute()
     if not path.is_file():
         raise UsageError(f"there is no private key `{path}`", hint="`--identity FILE` names a file on this machine")
+    try:
+        asyncssh.read_private_key(path)
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise UsageError(
+            f"the private key `{path}` cannot be read: {error.strerror}", hint="check its owner"
+        ) from error
+    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError) as error:
+        raise UsageError(
+            f"`{path}` is no private key that can be used: `{error}`",
+            hint="name the key and not its `.pub`; give one with a passphrase to `ssh-add`, and leave `--identity` out",
+        ) from error
+    if mode & 0o077:
+        raise UsageError(f"others may read the private key `{path}`: mode {mode:04o}", hint=f"`chmod 600 {path}`")
     return str(path)
 
 

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import asyncssh
 import pytest
 from rich.console import Console
 
-from agent.host_picture import lines, picture
+from agent.host_picture import lines, listing, picture
 from tests.cli_helpers import EXAMPLES, SLEEPS, begin, job_runs, last, playbook, turnout, until
 from tests.hosting import OpenSSH
 
@@ -145,3 +146,55 @@ def test_a_host_without_gpus_says_why() -> None:
     console = Console(record=True, width=100)
     picture("cpu1", {"gpus": [], "gpu_error": "no `nvidia-smi` on the PATH", "disks": []}, console)
     assert "no `nvidia-smi` on the PATH" in console.export_text()
+    picture("cpu1", {"gpus": [], "gpu_error": None, "usable_gpus": None}, console)
+    assert "GPUs     unknown" in console.export_text()
+    picture("cpu1", {"gpus": [], "gpu_error": None, "usable_gpus": []}, console)
+    assert "GPUs     none" in console.export_text()
+
+
+def test_the_list_of_hosts_says_why_gpus_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A host without nvidia-smi is told apart from one that was never probed, and from one that has no GPU."""
+    row = {"address": "", "settings": {}, "jobs": 0, "fingerprint": None, "probed": 1.0}
+    hang = "nvidia-smi does not answer in 5 s: driver may hang"
+    listing([
+        {**row, "name": "a", "gpus": None, "gpu_error": "no `nvidia-smi` on the PATH"},
+        {**row, "name": "b", "gpus": None, "gpu_error": hang},
+        {**row, "name": "c", "gpus": None, "gpu_error": None, "probed": None},
+        {**row, "name": "d", "gpus": 0, "gpu_error": None},
+    ])  # fmt: skip
+    shown = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "? (no nvidia-smi on the PATH)" in shown["a"]
+    assert "? (nvidia-smi does not answer …)" in shown["b"]
+    assert "? (not probed)" in shown["c"]
+    assert "?" not in shown["d"]
+
+
+@pytest.mark.parametrize(
+    ("made", "mode", "said"),
+    [
+        (None, 0, "there is no private key"),
+        ("hello\n", 0o600, "is no private key that can be used"),
+        ("public", 0o600, "is no private key that can be used"),
+        ("passphrase", 0o600, "Passphrase must be specified"),
+        ("private", 0o644, "others may read the private key"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_refused_before_the_host_is_asked(
+    tmp_path: Path, made: str | None, mode: int, said: str
+) -> None:
+    """`--identity` must be a private key of one's own: else the host is not added, and the error names the file."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    texts = {
+        "public": key.export_public_key().decode(),
+        "private": key.export_private_key().decode(),
+        "passphrase": key.export_private_key("pkcs8-pem", passphrase="secret").decode(),
+    }
+    file = tmp_path / "id"
+    if made is not None:
+        file.write_text(texts.get(made, made))
+        file.chmod(mode)
+    refused = turnout("hosts", "add", "gpu1", "nobody@127.0.0.1:1", "--identity", str(file), "--yes")
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert f"`{file}`" in refused.stderr
+    assert hosts() == []
