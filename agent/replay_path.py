@@ -96,14 +96,14 @@ class _Chain:
     def _predecessor(self, todo: TodoTimes, time: float, seen: frozenset[str] = frozenset()) -> TodoTimes | None:
         """The todo whose end let this one start: of an `all` the last, of an `any` the first that satisfied it.
 
-        Gates and races take no time: it is looked for behind them.
+        Gates and races take no time, nor does a question that `--yes` answers: it is looked for behind them.
         """
         found: list[TodoTimes] = []
         for src, on in todo.after:
             source = self.spans.todos.get(src)
             if source is None or src in seen:
                 continue
-            if not source.attempts:
+            if not source.attempts or time <= source.attempts[0].start <= self._end(source) <= time + EPSILON_S:
                 source = self._predecessor(source, time, seen | {todo.id})
             elif todo.spec.get("join") == "any" and source.status not in MET[on]:  # type: ignore[index]
                 continue

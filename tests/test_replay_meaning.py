@@ -64,6 +64,20 @@ def test_the_path_is_the_chain_that_decided(story: Recording) -> None:
     assert (away.start, away.end) == (BEGAN + 3400, BEGAN + 9905)
 
 
+def test_a_question_that_took_no_time_hides_nothing_before_it(db: Database) -> None:
+    """What follows a question that was answered at once waited for what came before the question, for no place."""
+
+    def write(conn) -> None:  # type: ignore[no-untyped-def]
+        t = Tape(conn, "leave234").begin("Leave", kind="playbook")
+        t.todo("bench", "Measure").todo("leave", "Stop it?", "ask", after=("bench",))
+        t.todo("stop", "Stop it", after=("leave",)).start("bench").at(30).end("bench")
+        t.move("leave", "in_progress").move("leave", "completed").start("stop").at(50).end("stop")
+
+    db.write(write)
+    steps = path(Spans(from_database(db, "leave234").entries))
+    assert [(step.label, step.seconds) for step in steps] == [("bench", 30), ("stop", 20)]
+
+
 def test_a_path_of_nothing_and_of_talk(db: Database) -> None:
     """A session without todos is explained by who was being waited for."""
 
