@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from state.errors import ToolError
-from tests.hosting import end_jobs, free_port, gone
+from tests.hosting import end_jobs, ended, free_port, gone
 from tests.standin_process import lay_out
 from tools.base import ToolCall
 from tools.hostkeys import HostSpec
@@ -212,12 +212,7 @@ async def test_a_failed_start_is_planned_again_with_what_its_log_asks_for(here: 
         JobSpec("s1.serve_own-0123abcd.2", f"cat <<'X'\n{log}\nX\nexit 1"),
     ]
     await here.launch(jobs)
-    events = here.events()
-    ended: set[str] = set()
-    while len(ended) < 2:
-        event = await anext(events)
-        if event.kind == "exit":
-            ended.add(event.job.id)
+    await ended(here, [job.id for job in jobs])
     plan = {"argv": ["python3", "--mem-fraction-static", "0.9"], "env": {}, "url": "http://x"}
     told = await adjust.adjusted_plan(call(here, host="local", job="serve@own", plan=plan))
     assert told["changed"] == "--mem-fraction-static from 0.9 to 0.85"

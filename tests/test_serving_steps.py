@@ -12,7 +12,7 @@ import pytest
 
 from agent.playbook import check, find
 from state.errors import ToolError
-from tests.hosting import end_jobs, free_port
+from tests.hosting import end_jobs, ended, free_port
 from tests.standin_engine import StandIn
 from tools.base import ToolCall
 from tools.hostkeys import HostSpec
@@ -64,10 +64,7 @@ def call(there: Host, **args: Any) -> ToolCall:
 async def finish(host: Host, job: str, run: str) -> JobState:
     """Run a job to its end."""
     await host.launch([JobSpec(job, run)])
-    async for event in host.events():
-        if event.kind == "exit":
-            return event.job
-    raise AssertionError("the events ended first")
+    return (await ended(host, [job]))[job]
 
 
 async def test_the_bench_travels_to_the_host_with_the_prompts(local_host: Host, prompts: str) -> None:

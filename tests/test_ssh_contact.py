@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -52,14 +53,24 @@ async def test_a_job_that_ends_without_contact_is_told_after_it(host: Host, tmp_
             break
 
 
-async def test_a_listener_that_comes_late_hears_the_ends(host: Host) -> None:
-    """Who begins to listen after a watched job has ended is told of it all the same; unwatched ones are not."""
+async def test_a_listener_that_comes_late_watches_and_hears_the_end(host: Host) -> None:
+    """Who begins to listen after a job has ended is told of it when it asks to watch that job, and of no other."""
     await host.launch([JobSpec("a", "exit 1"), JobSpec("b", "exit 2")])
     await ended(host, ["a", "b"])
-    await host.unwatch(["a"])
-    event = await anext(host.events())
+    events = host.events()
+    await host.watch(["b"])
+    event = await anext(events)
     assert isinstance(event, JobEvent)
     assert (event.kind, event.job.id, event.job.rc) == ("exit", "b", 2)
+
+
+async def test_what_is_over_is_forgotten(host: Host) -> None:
+    """A driver that runs for weeks keeps neither the jobs that ended nor the listeners that left."""
+    left = weakref.ref(host.events())
+    await host.launch([JobSpec("a", "exit 1"), JobSpec("b", "sleep 1000")])
+    await ended(host, ["a"])
+    assert host._events.open_jobs() == ["b"]
+    assert left() is None
 
 
 async def test_an_unknown_id_is_unknown_and_no_event(host: Host) -> None:

@@ -1,12 +1,14 @@
 """What a host tells, for any number of listeners, without losing what they need.
 
-Which jobs are watched, how each ended, and one queue a listener. Progress of a job replaces its older progress that
-nobody has taken yet, so a slow listener costs little; other events are kept in order.
+Which jobs are watched, and one queue a listener. Progress of a job replaces its older progress that nobody has taken
+yet, so a slow listener costs little; other events are kept in order. A driver runs for weeks: a job is forgotten with
+its end, a listener when nobody holds its stream any more. Who comes late asks the host again, by `watch`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
@@ -46,20 +48,17 @@ class EventStream(AsyncIterator[Event]):
 
 
 class EventStreams:
-    """All listeners of one host, and the jobs that it watches (None: not ended as far as is known)."""
+    """All listeners of one host, and the jobs that it watches: those whose end is not known."""
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._streams: list[EventStream] = []
-        self._watched: dict[str, JobEvent | None] = {}
+        self._streams: weakref.WeakSet[EventStream] = weakref.WeakSet()
+        self._watched: set[str] = set()
 
     def open(self) -> EventStream:
-        """A new listener; what is known of the ends of watched jobs is told first."""
+        """A new listener."""
         stream = EventStream()
-        for event in self._watched.values():
-            if event is not None:
-                stream.put(event)
-        self._streams.append(stream)
+        self._streams.add(stream)
         return stream
 
     def put(self, event: Event) -> None:
@@ -73,22 +72,20 @@ class EventStreams:
             event = JobEvent(told["kind"], self._host, JobState.from_wire(told["state"]))
             if event.job.id in self._watched:
                 if event.kind in ("exit", "lost"):
-                    self._watched[event.job.id] = event
+                    self._watched.discard(event.job.id)
                 self.put(event)
 
     def watch(self, ids: Iterable[str]) -> None:
         """Remember that these are watched, for the next contact too."""
-        for job_id in ids:
-            self._watched[job_id] = None
+        self._watched.update(ids)
 
     def unwatch(self, ids: Iterable[str]) -> None:
         """Forget them."""
-        for job_id in ids:
-            self._watched.pop(job_id, None)
+        self._watched.difference_update(ids)
 
     def open_jobs(self) -> list[str]:
         """Watched jobs whose end is not known."""
-        return [job_id for job_id, event in self._watched.items() if event is None]
+        return sorted(self._watched)
 
     def close(self) -> None:
         """End every listener's stream after what it has not taken yet."""

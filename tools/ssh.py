@@ -186,7 +186,7 @@ class Host:
         await self._control.request("unwatch", again=True, ids=list(ids))
 
     def events(self) -> EventStream:
-        """Events from this call on (with the ends of watched jobs that are already known); any number of listeners."""
+        """Events from this call on; any number of listeners. `watch` tells again what has already happened."""
         return self._events.open()
 
     async def kill(self, ids: Sequence[str], grace_s: float | None = None) -> list[JobState]:
