@@ -15,10 +15,10 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 
 from state.changes import Change, session_created
 from state.errors import NotFound
-from state.models import PROJECTED, SYSTEM, Message, Session, table
+from state.models import PROJECTED, SYSTEM, Lease, Message, Session, table
 from state.projection import PROJECTING, TOGETHER, project
 
-_messages, _sessions = table(Message), table(Session)
+_messages, _sessions, _leases = table(Message), table(Session), table(Lease)
 _RESERVE = (
     update(_sessions)
     .where(_sessions.c.id == bindparam("session"))
@@ -108,17 +108,24 @@ def forget(conn: Connection, session: str) -> None:
 
 
 def rebuild(conn: Connection) -> int:
-    """Empty every projected table and fill it from the log alone. Returns the number of messages read."""
+    """Empty every projected table and fill it from the log alone. Returns the number of messages read.
+
+    One session after the other, each in the order of its log: a clock that was set back says nothing of the order, and
+    no log says it across sessions. Leases are the one table that they share (hosts have a log of their own), so those
+    of a session are put aside with its end: what is held at the end of all logs was held by one job a GPU.
+    """
     for model in PROJECTED:
         conn.execute(delete(table(model)))
-    # Across sessions the order is that of time: hosts and leases are shared by all. Within one it is that of the log,
-    # also where the clock was set back meanwhile.
-    moment = func.max(_messages.c.time).over(partition_by=_messages.c.session, order_by=_messages.c.seq)
-    query = select(_messages).order_by(moment, _messages.c.session, _messages.c.seq)
-    count = 0
-    for row in conn.execute(query).all():
-        project(conn, row.session, row.kind, [row.payload], row.time)
-        count += 1
+    count, held = 0, []
+    for session in conn.execute(select(_messages.c.session).distinct()).scalars().all():
+        query = select(_messages).where(_messages.c.session == session).order_by(_messages.c.seq)
+        for row in conn.execute(query).all():
+            project(conn, session, row.kind, [row.payload], row.time)
+            count += 1
+        held += [dict(lease) for lease in conn.execute(select(_leases)).mappings()]
+        conn.execute(delete(_leases))
+    if held:
+        conn.execute(insert(_leases), held)
     last = select(_messages.c.session, func.max(_messages.c.time), func.max(_messages.c.seq))
     for id, time, seq in conn.execute(last.group_by(_messages.c.session)).all():
         conn.execute(update(_sessions).where(_sessions.c.id == id), {"next_seq": seq + 1, "updated": time})

@@ -126,6 +126,25 @@ def edits(state: SessionState, n: int) -> list[Edit]:
     return [Edit(f"e{n}{i}", op, "model", ("c1", "todo") if i % 2 else None) for i, op in enumerate(ops)]
 
 
+def test_a_gpu_that_changed_hands_while_the_clock_jumped_is_rebuilt(db: Database) -> None:
+    """The clock does not say who held a GPU first: the log is rebuilt, whichever way the clock was set meanwhile."""
+    todo = TodoSpec("t", "T", "job", {"host": "gpu1", "run": "true", "gpus": 1})
+    # `b` took the card from `a` after the clock had been set back, `c` from `b` after it had been set forward
+    for session, took, freed in (("a", 1000.0, 1010.0), ("b", 500.0, 2000.0), ("c", 1500.0, None)):
+        plan = Plan("p", "P", {}, (todo,), (), "p.yaml")
+        db.write(lambda conn, s=session, p=plan: append(conn, s, creation(p, {}), 1.0))
+        job = f"{session}.t.1"
+        lease = c.job_submitted(job, todo="t", attempt=1, host="gpu1", spec={}, gpus=[0])
+        db.write(lambda conn, s=session, lease=lease, at=took: append(conn, s, [lease], at))
+        if freed:
+            end = c.job_state(job, "gpu1", "exited", rc=0)
+            db.write(lambda conn, s=session, end=end, at=freed: append(conn, s, [end], at))
+    before = db.read(snapshot)
+    assert [lease["job"] for lease in before["leases"]] == ["c.t.1"]
+    db.write(rebuild)
+    assert db.read(snapshot) == before
+
+
 @settings(max_examples=60, deadline=None)
 @given(plan=plans(), data=st.data())
 def test_any_run_leaves_tables_that_equal_the_graph_and_the_log(plan: Plan, data: st.DataObject) -> None:
