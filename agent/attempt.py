@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from agent.state import SessionState
 from agent.templates import render_tree
+from state.errors import UsageError
 
 MAX_TODO_IN_JOB_ID = 80
 
@@ -36,7 +38,7 @@ def job_spec(
     if gpus:
         env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, gpus)))
     cwd = body.get("cwd")
-    return {
+    spec = {
         "run": state.prelude(todo, stay=bool(cwd)) + str(filled(body["run"])),
         "cwd": str(filled(cwd)) if cwd else None,
         "env": {"PYTHONUNBUFFERED": "1", "TURNOUT_SESSION": state.session, **env},
@@ -44,3 +46,20 @@ def job_spec(
         "grace_s": body.get("grace_s") or 10.0,
         "ready": filled(body["ready"]) if body.get("ready") else None,
     }
+    info = state.todos[todo]
+    if info.host and state.host(info.host).slurm:
+        spec["slurm"] = {"gpus": _number(info.gpus), "options": _words(str(filled(body.get("sbatch") or "")))}
+    return spec
+
+
+def _number(gpus: int | str) -> int:
+    if gpus == "all":
+        raise UsageError("`gpus: all` on a login node of Slurm says nothing", hint="give the number of GPUs to ask for")
+    return int(gpus)
+
+
+def _words(options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise UsageError(f"`sbatch: {options}` cannot be read: {error}", hint="quote as in a shell") from error

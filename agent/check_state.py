@@ -27,6 +27,7 @@ class RecordedState(SessionState):
     _starting: set[str] = field(default_factory=set)
     _gpus: dict[str, list[int]] = field(default_factory=dict)
     _refusals: dict[str, str] = field(default_factory=dict)
+    _slurm: set[str] = field(default_factory=set)
     _popped: str = ""
 
     def expect(self, messages: Sequence[Message]) -> None:
@@ -46,14 +47,16 @@ class RecordedState(SessionState):
                     self._refusals[p["id"]] = str(p.get("reason") or "")
             elif m.kind == "job.submitted":
                 self._gpus[p["todo"]] = list(p["gpus"])
+                if p["spec"].get("slurm") is not None:
+                    self._slurm.add(p["host"])
         # A pause leaves no trace but that nothing starts; only a session that somebody talks to can be paused.
         self.paused = self.stays and not self._starting
         if any(m.kind == "child.started" and m.payload.get("todo") for m in messages):
             self.thinks = True
 
     def host(self, name: str) -> HostInfo:
-        """Any host: only its Python matters here, and the recording knows it."""
-        return HostInfo(name, python=self.pythons.get(name, PYTHON))
+        """Any host: only its Python, and whether Slurm runs its jobs, matter here, and the recording knows both."""
+        return HostInfo(name, python=self.pythons.get(name, PYTHON), slurm=name in self._slurm)
 
     def next_ready(self) -> str | None:
         self._popped = super().next_ready() or ""

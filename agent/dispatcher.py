@@ -331,7 +331,7 @@ class Dispatcher:
                 self.observer.contact(event)
                 if event.kind == "connected":
                     self._launcher.reached.add(name)
-            elif event.kind == "progress":
+            elif event.kind in ("progress", "queued"):
                 self._reports.saw(name, event.job)
                 self.observer.progressed(event.job)
             else:

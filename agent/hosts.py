@@ -7,6 +7,7 @@ otherwise an SSH destination (`user@address`, or a name from `~/.ssh/config`) wh
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -45,6 +46,7 @@ def spec_of(name: str, row: Mapping[str, Any] | None, brought: Mapping[str, Any]
         identity=settings.get("identity") or "",
         root=settings.get("root") or "~/.turnout",
         python=settings.get("python") or "",
+        slurm=tuple(shlex.split(settings.get("sbatch") or "")) if settings.get("slurm") else None,
     )
 
 

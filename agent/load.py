@@ -116,6 +116,7 @@ def _load_hosts(conn: Connection, state: SessionState) -> None:
             row.name,
             max_jobs=int(row.settings.get("max_jobs") or 32),
             gpus=_gpus(row.settings, row.facts),
+            slurm=bool(row.settings.get("slurm")),
             python=row.settings.get("python") or "python3",
         )
     brought: Mapping[str, Mapping[str, Any]] = state.settings.get("hosts") or {}

@@ -69,12 +69,16 @@ class JobInfo:
 
 @dataclass(slots=True)
 class HostInfo:
-    """Limits of a host. `gpus` are the indices that may be leased; `None` while nobody has looked."""
+    """Limits of a host. `gpus` are the indices that may be leased; `None` while nobody has looked.
+
+    Where `slurm` runs the jobs it gives the GPUs, and nothing is leased.
+    """
 
     name: str
     max_jobs: int = 32
     gpus: list[int] | None = None
     python: str = "python3"
+    slurm: bool = False
 
 
 @dataclass
@@ -295,6 +299,8 @@ class SessionState:
         self.leases = {(host, gpu): job for host, gpu, job in rows}
 
     def _gpus_free(self, host: str, todo: str) -> bool:
+        if self.host(host).slurm:
+            return True  # its queue decides
         known = self.host(host).gpus
         if known is None:
             self.probes_wanted.add(host)
@@ -304,7 +310,7 @@ class SessionState:
 
     def choose_gpus(self, host: str, want: int | str) -> list[int]:
         """The GPUs for a job, lowest index first. Raises `UsageError` when the host could never give as many."""
-        if not want:
+        if not want or self.host(host).slurm:
             return []
         known = self.host(host).gpus or []
         number = self._wanted(host, want, known)

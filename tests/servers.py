@@ -6,12 +6,15 @@ directory; when a test ends, what it left running there is killed, and a process
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hosting import SSHD, OpenSSH, end_jobs
+from tests.slurm_cluster import Cluster
 from tools.hostkeys import HostSpec
 from tools.ssh import Host
 
@@ -62,3 +65,14 @@ async def host(spec: HostSpec) -> AsyncIterator[Host]:
     async with Host(spec, keepalive_s=1.0) as connected:
         yield connected
         await end_jobs(connected)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One Slurm for all tests of a process. Its end is bounded: what ran there is cancelled."""
+    if not shutil.which("sbatch") or not Path("/usr/sbin/slurmd").exists() or os.getuid():
+        pytest.skip("no Slurm here: install slurm-wlm, and be root")
+    running = Cluster(tmp_path_factory.mktemp("slurm"))
+    running.start()
+    yield running
+    running.stop()

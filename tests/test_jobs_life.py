@@ -72,7 +72,7 @@ async def test_a_folder_that_is_not_there_is_said_in_the_log(host: Host) -> None
 
 async def test_sixteen_launches_of_one_id_are_one_run(spec: HostSpec, host: Host, tmp_path: Path) -> None:
     """Whoever launches an id, on however many connections, it runs once, and all are told of the same run."""
-    job = JobSpec("once", f"echo $$ >> {tmp_path}/runs; sleep 1000")
+    job = JobSpec("once", f"echo $$ >> {tmp_path}/runs; echo ::progress 1; sleep 1000")
     states: list[JobState] = []
 
     async def launch(host: Host) -> None:
@@ -82,6 +82,7 @@ async def test_sixteen_launches_of_one_id_are_one_run(spec: HostSpec, host: Host
         for _ in range(8):
             group.start_soon(launch, host)
             group.start_soon(launch, second)
+    await told(host, "once", "progress")
     again = (await host.launch([job]))[0]
     assert sum(not state.already for state in states) == 1
     assert {state.refused for state in states} == {None}
@@ -307,7 +308,7 @@ async def test_cleaning_takes_only_what_has_ended(host: Host) -> None:
 async def test_jobs_outlive_the_driver(spec: HostSpec) -> None:
     """When the driver goes away nothing of it stays on the host but its jobs, and a new driver finds them."""
     async with Host(spec) as first:
-        await first.launch([JobSpec("j", "sleep 1000")])
+        await started(first, JobSpec("j", "echo ::progress 1; sleep 1000"))
         serving = (await first.hello()).pid
     assert await gone(serving)
     async with Host(spec) as second:

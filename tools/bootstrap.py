@@ -79,6 +79,9 @@ os.execv(sys.executable, [sys.executable, "-IS", path, a["nonce"], root])
 # A process of its own name: who looks at the host's processes sees a file and a folder, not the loader's text.
 _MAIN = """
 import os, sys
+if sys.argv[1] == "attend":  # on a compute node of Slurm
+    from turnout_remote.batch import attend
+    attend(*sys.argv[2:])
 nonce, root = sys.argv[1:]
 try:
     from turnout_remote.serve import main

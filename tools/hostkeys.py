@@ -25,6 +25,7 @@ class HostSpec:
 
     `host_key` pins the key: the line `ssh-ed25519 AAAA...` or a fingerprint `SHA256:...`; empty means the known_hosts
     files decide. `root` is the folder on the host that holds jobs; `python` an interpreter (3.8 or newer) to use there.
+    `slurm` are options for `sbatch`, for a login node whose jobs Slurm runs; None: the host runs them itself.
     `embedded` is this machine through a server inside this process; so is a spec named `local` without an address.
     """
 
@@ -39,6 +40,7 @@ class HostSpec:
     max_jobs: int = 1000
     tags: tuple[str, ...] = ()
     embedded: bool = False
+    slurm: tuple[str, ...] | None = None
 
     @property
     def is_local(self) -> bool:

@@ -2,11 +2,12 @@
 
 A job is a script that runs on a host and outlives the connection; its id is one attempt and is never started twice.
 `JobSpec` is what is sent, `JobState` what comes back, `Backend` what every way to run jobs offers (`tools.ssh.Host` is
-one; a host that submits to Slurm would be another). Nothing here talks to a host.
+one, for hosts that run jobs themselves and for login nodes of Slurm). Nothing here talks to a host.
 
 States, in the order in which the host decides them:
 
     exited      an exit record exists: return code or signal, or cancelled before it started
+    queued      Slurm has it and has not started it; its progress says why
     prepared    the directory is there, nothing ran; `launching` while a supervisor is about to write `run`
     lost        the machine rebooted, or supervisor and command are gone without a record; `reason` says what was found
     running     the supervisor holds its lock; `ready` once the spec's readiness check has passed
@@ -25,7 +26,7 @@ from typing import Any, Literal, Protocol
 from state.errors import UsageError
 from tools.shell import clean_text as clean_text
 
-State = Literal["prepared", "launching", "running", "ready", "exited", "orphan", "lost", "unknown"]
+State = Literal["queued", "prepared", "launching", "running", "ready", "exited", "orphan", "lost", "unknown"]
 FailureKind = Literal["failed", "timeout", "oom", "lost", "cancelled"]
 READY_KINDS = ("log", "http", "file")
 
@@ -47,6 +48,7 @@ class JobSpec:
     `run` is bash text (any length: it travels on stdin). `cwd` is a path on the host, by default the home directory.
     `timeout_s` and `grace_s` (between TERM and KILL) are enforced on the host. `ready` holds one of `{"log": regex}`,
     `{"http": url}`, `{"file": path}`. `max_log` in bytes: beyond it the middle of the log is dropped, offsets stay.
+    `slurm` is for a login node of Slurm: `gpus` to ask it for, and further `options` for `sbatch`.
     Raises UsageError for an id or a readiness check that no host could take.
     """
 
@@ -58,6 +60,7 @@ class JobSpec:
     grace_s: float = 10.0
     ready: Mapping[str, str] | None = None
     max_log: int | None = None
+    slurm: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -76,6 +79,7 @@ class JobSpec:
         return {
             "id": self.id, "run": self.run, "cwd": self.cwd, "env": dict(self.env), "timeout_s": self.timeout_s,
             "grace_s": self.grace_s, "ready": dict(self.ready) if self.ready else None, "max_log": self.max_log,
+            "slurm": dict(self.slurm) if self.slurm is not None else None,
         }  # fmt: skip
 
 
@@ -96,12 +100,14 @@ class JobState:
     `rc` or `signal` (a name such as `SIGKILL`) is set once it ran to an end. `oom` is the evidence found for the
     kernel's OOM killer. `leftovers` are processes of the job that outlive it, `removed` the shared memory files that a
     kill cleared away. `refused` says why a launch was not done, `already` that the id was known before. `output` is the
-    JSON object that the job wrote to `$TURNOUT_OUTPUT`; `output_error` why it could not be read.
+    JSON object that the job wrote to `$TURNOUT_OUTPUT`; `output_error` why it could not be read. `node` is the machine
+    that Slurm chose.
     """
 
     id: str
     state: State
     pid: int | None = None
+    node: str | None = None
     started: float | None = None
     ended: float | None = None
     duration: float | None = None
@@ -194,7 +200,7 @@ def describe_end(state: JobState) -> str:
     return f"{end} ({', '.join(notes)})" if notes else end
 
 
-JobEventKind = Literal["exit", "ready", "progress", "lost", "orphan"]
+JobEventKind = Literal["queued", "running", "exit", "ready", "progress", "lost", "orphan"]
 
 
 @dataclass(frozen=True, slots=True)

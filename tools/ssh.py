@@ -39,6 +39,7 @@ from tools.lane import Lane
 from tools.local import LocalServer
 
 _BATCH = 256
+_LAUNCH_S = 120.0
 _BATCH_BYTES = 8 << 20
 _MARGIN_S = 20.0
 _CLOSE_S = 10.0
@@ -161,9 +162,10 @@ class Host:
         if watch:
             self._events.watch([spec.id for spec in specs])
         states: list[JobState] = []
+        slurm = {} if self.spec.slurm is None else {"slurm": list(self.spec.slurm)}
         for batch in _batches(specs):
             wire = [spec.to_wire() for spec in batch]
-            told = await self._ask("launch", answer_s=120.0, specs=wire, watch=watch)
+            told = await self._ask("launch", answer_s=_LAUNCH_S, specs=wire, watch=watch, **slurm)
             states += [told[spec.id] for spec in batch]
         self._events.unwatch([state.id for state in states if state.refused])
         return states

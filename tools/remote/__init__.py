@@ -20,6 +20,8 @@ modules, from the bottom up:
     runner      processes that run quick commands one after another
     running     waits for workers, and for the supervisors of a launch
     watch       tells finished jobs, progress and growing logs
+    slurm       what Slurm says of the jobs on a login node
+    batch       gives a job to Slurm, and supervises it on the compute node
     serve       the loop that reads requests
 
 Only relative imports: the package has another name inside the packed file.

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import Any, Sequence
 
-from . import jobs, linux, proc, store
+from . import jobs, linux, proc, slurm, store
 
 DEFAULT_GRACE_S = 10.0
 # How long to wait for processes to vanish after SIGKILL: longer only when they hang in the kernel (state D).
@@ -63,17 +63,20 @@ def kill(root: str, ids: Sequence[str], grace_s: float | None) -> list[jobs.Stat
     """Cancel and end these jobs; their states afterwards, with `left` (pids) where something would not die."""
     boot = proc.boot_id()
     for job in ids:
-        _cancel(root, job)
-    _await_start(root, ids)
+        _cancel(root, job, grace_s)
+    queued = [job for job in ids if slurm.is_ours(store.job_folder(root, job))]
+    here = [job for job in ids if job not in queued]
+    if queued:
+        slurm.kill(root, {job: _grace(store.job_folder(root, job), grace_s) for job in queued})
+    _await_start(root, here)
     families, grace, seen = [], {}, {}
-    for job in ids:
+    for job in here:
         folder = store.job_folder(root, job)
         run = store.read_json(os.path.join(folder, "run")) or {}
         child = store.read_json(os.path.join(folder, "child")) or {}
         if run.get("boot") == boot:
             families.append(jobs.family(job, run, child))
-            spec = store.read_json(os.path.join(folder, "spec.json")) or {}
-            grace[job] = spec.get("grace_s", DEFAULT_GRACE_S) if grace_s is None else grace_s
+            grace[job] = _grace(folder, grace_s)
             seen[job] = run.get("started", 0.0)
     shared = _shared_memory(root, families)
     left = end(root, families, grace)
@@ -81,11 +84,17 @@ def kill(root: str, ids: Sequence[str], grace_s: float | None) -> list[jobs.Stat
     return [_proved(root, job, boot, left.get(job, []), removed.get(job, [])) for job in ids]
 
 
-def _cancel(root: str, job: str) -> None:
+def _grace(folder: str, wanted: float | None) -> float:
+    """Seconds between TERM and KILL: as asked for, else the job's own."""
+    spec = store.read_json(os.path.join(folder, "spec.json")) or {}
+    return float(spec.get("grace_s", DEFAULT_GRACE_S) if wanted is None else wanted)
+
+
+def _cancel(root: str, job: str, grace_s: float | None) -> None:
     folder = store.job_folder(root, job)
     os.makedirs(folder, exist_ok=True)
     if not os.path.exists(os.path.join(folder, "exit")):
-        store.write_json(os.path.join(folder, "cancel"), {"at": time.time()})
+        store.write_json(os.path.join(folder, "cancel"), {"at": time.time(), "grace_s": grace_s})
 
 
 def _await_start(root: str, ids: Sequence[str]) -> None:

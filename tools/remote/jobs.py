@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Dict
 
-from . import evidence, linux, proc, store
+from . import evidence, linux, proc, slurm, store
 
 _PROGRESS = re.compile(rb"::progress\s+(\d+(?:\.\d+)?)(?:\s*/\s*(\d+(?:\.\d+)?))?[ \t]*([^\r\n]{0,40})")
 _TAIL = 4096
@@ -28,6 +28,8 @@ def state(root: str, job: str, boot: str) -> State:
         return _ended(folder, job, record)
     if not os.path.isdir(folder):
         return {"id": job, "state": "unknown"}
+    if slurm.is_ours(folder):
+        return _of_slurm(folder, job)
     lock = os.path.join(folder, "lock")
     run = store.read_json(os.path.join(folder, "run"))
     if run is None:
@@ -52,6 +54,25 @@ def state(root: str, job: str, boot: str) -> State:
     return dict(known, state="lost", tail=_tail_text(folder), **evidence.why_lost(run, child, boot, folder))
 
 
+def _of_slurm(folder: str, job: str) -> State:
+    run = store.read_json(os.path.join(folder, "run")) or {}
+    child = store.read_json(os.path.join(folder, "child")) or {}
+    known = {
+        "id": job,
+        "pid": child.get("pid"),
+        "started": run.get("started"),
+        "node": run.get("node"),
+        **log_facts(folder),
+    }
+    found = slurm.state(folder, known)
+    if found["state"] in ("exited", "lost"):
+        record = store.read_json(os.path.join(folder, "exit"))
+        return dict(found, tail=_tail_text(folder)) if record is None else _ended(folder, job, record)
+    if found["state"] in ("running", "ready"):
+        found["progress"] = progress(folder)
+    return found
+
+
 def _has_family(root: str, job: str, child: dict[str, Any]) -> bool:
     if child and proc.alive(child["pid"], child["ticks"]):
         return True
@@ -74,7 +95,9 @@ def _running(folder: str, known: State) -> State:
 
 def _ended(folder: str, job: str, record: dict[str, Any]) -> State:
     found = dict(record, id=job, state="exited")
-    found["leftovers"] = [pid for pid, ticks in record.get("leftovers", ()) if proc.alive(pid, ticks)]
+    # Slurm ends what a job leaves; and the numbers are those of another machine.
+    left = () if slurm.is_ours(folder) else record.get("leftovers", ())
+    found["leftovers"] = [pid for pid, ticks in left if proc.alive(pid, ticks)]
     found.update(log_facts(folder))
     ready = store.read_json(os.path.join(folder, "ready"))
     if ready is not None:

@@ -9,7 +9,7 @@ import os
 import selectors
 from typing import TYPE_CHECKING, Any, Callable, Dict
 
-from . import jobs, store, supervisor, wire, worker
+from . import batch, jobs, store, supervisor, wire, worker
 
 if TYPE_CHECKING:
     from .serve import Server
@@ -82,11 +82,12 @@ class Launch:
 
     def __init__(self, server: Server, header: Header) -> None:
         self.server, self.header = server, header
+        self.options = header.get("slurm")  # given to `sbatch`; None where there is no Slurm
         self.states: list[Header | None] = [None] * len(header["specs"])
         os.makedirs(os.path.join(server.root, "jobs"), mode=0o700, exist_ok=True)
         folders = [store.job_folder(server.root, spec["id"]) for spec in header["specs"]]  # all are checked first
         for index, (spec, folder) in enumerate(zip(header["specs"], folders)):
-            if any(os.path.exists(os.path.join(folder, name)) for name in ("run", "exit", "cancel")):
+            if any(os.path.exists(os.path.join(folder, name)) for name in batch.KNOWN):
                 self.states[index] = supervisor.existing(server.root, spec, server.boot)
             else:
                 server.queue.append(lambda index=index, spec=spec: self._fork(index, spec))  # type: ignore[misc]
@@ -97,7 +98,7 @@ class Launch:
         self.server.starting += 1
         try:
             forked = worker.start(
-                lambda report: supervisor.supervise(root, spec, report),
+                lambda report: self._start(spec, report),
                 crash=lambda report: supervisor.crashed(root, spec["id"], report),
             )
         except OSError as error:  # no more processes: nothing was started, and the id is free
@@ -105,6 +106,12 @@ class Launch:
             return
         running = Running(self.server, self.header["id"], forked)
         running.done = lambda answer, body: self._started(index, spec, answer)
+
+    def _start(self, spec: Header, report: worker.Report) -> None:
+        if self.options is None:
+            supervisor.supervise(self.server.root, spec, report)
+        else:
+            batch.submit(self.server.root, spec, self.options, report)
 
     def _started(self, index: int, spec: Header, answer: Header) -> None:
         self.server.starting -= 1

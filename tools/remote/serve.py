@@ -22,7 +22,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Dict
 
-from . import ending, files, jobs, linux, probe, proc, runner, running, store, watch, wire, worker
+from . import ending, files, jobs, linux, probe, proc, runner, running, slurm, store, watch, wire, worker
 
 _HIGH_WATER = 1 << 20
 _STARTING = 24
@@ -54,6 +54,7 @@ class Server:
         self.readers = watch.Readers(root, self.boot, self.send)
         self.pool = runner.Pool(root)
         self.starting = 0
+        self.asking = False
         for fd in (source, sink):
             os.set_blocking(fd, False)
         self.selector.register(source, selectors.EVENT_READ, self._read)
@@ -81,6 +82,7 @@ class Server:
             if now >= next_tick:
                 next_tick = now + watch.TICK_S
                 self.watcher.tick()
+                self._ask_slurm()
                 self.reap()
                 self.pool.retire()
                 self.open = self.open and now - self.heard < _SILENCE_S
@@ -224,13 +226,31 @@ class Server:
 
     def op_list(self, header: Header, body: bytes) -> None:
         ids = files.listing(self.root, int(header["limit"]))
-        self.fork(
-            header["id"],
-            lambda report: _send_states(report.send, [jobs.state(self.root, job, self.boot) for job in ids]),
-        )
+        self.fork(header["id"], lambda report: self._list(ids, report))
 
     def op_clean(self, header: Header, body: bytes) -> None:
         self.fork(header["id"], lambda report: files.clean(self.root, header["ids"], report))
+
+    def _list(self, ids: list[str], report: worker.Report) -> None:
+        slurm.refresh(self.root, ids)
+        _send_states(report.send, [jobs.state(self.root, job, self.boot) for job in ids])
+
+    # -- Slurm
+
+    def _ask_slurm(self) -> None:
+        """Have a worker ask, when the last answer is some seconds old and there are jobs of Slurm's to watch."""
+        if self.asking or not self.watcher.queued or time.monotonic() - slurm.queue.tried < slurm.EVERY_S:
+            return
+        self.asking = True
+        running.Running(self, 0, worker.start(_send_rows)).done = self._slurm_said
+
+    def _slurm_said(self, answer: Header, body: bytes) -> None:
+        self.asking = False
+        if "rows" in answer:
+            slurm.queue.take(answer["rows"])
+            self.watcher.look_at_queued()
+        else:  # no answer is no news; ask again after the usual pause
+            slurm.queue.in_vain()
 
     # -- workers
 
@@ -259,6 +279,13 @@ def _send_states(send: Callable[[Header], Any], states: list[Header]) -> None:
     groups = wire.groups(states) or [[]]
     for group in groups:
         send({"states": group, "more": group is not groups[-1]})
+
+
+def _send_rows(report: worker.Report) -> None:
+    try:
+        report.send({"rows": [list(row) for row in slurm.ask()]})
+    except OSError as error:
+        report.send({"error": {"kind": "host", "message": str(error)}})
 
 
 def _send_facts(report: worker.Report, root: str) -> None:

@@ -23,26 +23,38 @@ _MOST_LEFTOVERS = 100
 Spec = Dict[str, Any]
 
 
-def supervise(root: str, spec: Spec, report: worker.Report) -> None:
+class Manager:
+    """Who may order the supervisor itself to end its job: by default nobody. See `batch.Slurm`."""
+
+    signals: frozenset[int] = frozenset()
+
+    def where(self) -> dict[str, str]:
+        """What the records say of the machine."""
+        return {}
+
+    def why(self) -> dict[str, Any]:
+        """What such an order adds to the exit record."""
+        return {}
+
+
+def supervise(root: str, spec: Spec, report: worker.Report, manager: Manager | None = None) -> None:
     """Start the job of `spec` unless its id was used, tell `report` its state, and stay until it has ended."""
     folder = store.job_folder(root, spec["id"])
     try:
         seen = ready.look_for(folder, spec["ready"]) if spec.get("ready") else None
-        _prepare(root, folder, spec)
+        prepare(root, folder, spec)
         lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # A directory without a spec was made by a kill that is just writing `cancel` into it.
         fresh = linux.try_lock(lock) and not _used(folder) and os.path.exists(os.path.join(folder, "spec.json"))
         if fresh:
-            fresh = not _other(folder, spec)
+            fresh = not is_other(folder, spec)
         if fresh:
             _reserve(folder, "child")
             _reserve(folder, "exit")
-            supervisor = _Supervisor(root, folder, spec, seen)
+            supervisor = _Supervisor(root, folder, spec, seen, manager or Manager())
             supervisor.claim()
     except (OSError, ValueError) as error:
-        why = _no_room(error, folder) if isinstance(error, OSError) else str(error)
-        state = "prepared" if os.path.isdir(folder) else "unknown"
-        report.send({"state": {"id": spec["id"], "state": state, "refused": why}})
+        report.send({"state": refusal(folder, spec, error)})
         return
     if fresh:
         supervisor.live(report)
@@ -50,15 +62,21 @@ def supervise(root: str, spec: Spec, report: worker.Report) -> None:
         report.send({"state": existing(root, spec, proc.boot_id())})
 
 
+def refusal(folder: str, spec: Spec, error: OSError | ValueError) -> jobs.State:
+    """The answer to a launch that could not be: its id is not used up."""
+    why = _no_room(error, folder) if isinstance(error, OSError) else str(error)
+    return {"id": spec["id"], "state": "prepared" if os.path.isdir(folder) else "unknown", "refused": why}
+
+
 def existing(root: str, spec: Spec, boot: str) -> jobs.State:
     """The answer to a launch of an id that is known: its state, `already`, and `refused` when the spec is another."""
     state = dict(jobs.state(root, spec["id"], boot), already=True)
-    if _other(store.job_folder(root, spec["id"]), spec):
+    if is_other(store.job_folder(root, spec["id"]), spec):
         state["refused"] = "the id `{}` belongs to another spec; a new attempt needs a new id".format(spec["id"])
     return state
 
 
-def _other(folder: str, spec: Spec) -> bool:
+def is_other(folder: str, spec: Spec) -> bool:
     """Whether another spec is stored. A key without a value says nothing: another version may not know it at all."""
     stored = store.read_json(os.path.join(folder, "spec.json"))
     return bool(stored) and _given(stored or {}) != _given(spec)
@@ -76,7 +94,7 @@ def _no_room(error: OSError, folder: str) -> str:
     return f"cannot prepare `{folder}`: {error.strerror or error}"
 
 
-def _prepare(root: str, folder: str, spec: Spec) -> None:
+def prepare(root: str, folder: str, spec: Spec) -> None:
     """Make the job's directory whole in one rename; one that is there already, from another launch or a kill, stays."""
     if os.path.exists(os.path.join(folder, "spec.json")) or _used(folder):
         return
@@ -107,8 +125,9 @@ def _reserve(folder: str, name: str) -> None:
 class _Supervisor:
     """One job's life: `claim` the id, then `live` from its start to its exit record."""
 
-    def __init__(self, root: str, folder: str, spec: Spec, seen: Callable[[], bool] | None) -> None:
-        self.root, self.folder, self.spec, self.seen = root, folder, spec, seen
+    def __init__(self, root: str, folder: str, spec: Spec, seen: Callable[[], bool] | None, manager: Manager) -> None:
+        self.root, self.folder, self.spec, self.seen, self.manager = root, folder, spec, seen, manager
+        self.ordered = False
         self.started, self.monotonic = time.time(), time.monotonic()
         self.kills = evidence.oom_kills()
         self.boot = proc.boot_id()
@@ -123,13 +142,14 @@ class _Supervisor:
     def claim(self) -> None:
         """Write `run`, durably. From here on the id is used up. Raises OSError, and then it is not."""
         run = dict(_identity(os.getpid()), boot=self.boot, started=self.started, monotonic=self.monotonic)
+        run.update(self.manager.where())
         store.write_json(self.path("run"), run)
 
     def live(self, report: worker.Report) -> None:
         """Start the command, tell the state, wait, record the end."""
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in {signal.SIGTERM, signal.SIGHUP, signal.SIGINT} - self.manager.signals:
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *self.manager.signals})
         linux.become_subreaper()
         linux.set_name("turnout-job")
         if os.path.exists(self.path("cancel")):
@@ -195,13 +215,21 @@ class _Supervisor:
                 remaining = self.monotonic + limit - time.monotonic()
                 if remaining <= 0:
                     self.timed_out = True
-                    grace = {self.spec["id"]: self.spec.get("grace_s", ending.DEFAULT_GRACE_S)}
-                    self.left = ending.end(self.root, [self.family], grace)[self.spec["id"]]
+                    self._end()
                     continue
                 pause = min(pause, remaining)
             if cap:
                 logcap.trim(self.folder, cap)
-            signal.sigtimedwait({signal.SIGCHLD}, pause)
+            woken = signal.sigtimedwait({signal.SIGCHLD, *self.manager.signals}, pause)
+            if woken is not None and woken.si_signo in self.manager.signals and not self.ordered:
+                self.ordered = True
+                self._end()
+
+    def _end(self) -> None:
+        """End the command and all that belongs to it, with the grace that a kill wants or else the job's own."""
+        wanted = (store.read_json(self.path("cancel")) or {}).get("grace_s")
+        grace = self.spec.get("grace_s", ending.DEFAULT_GRACE_S) if wanted is None else wanted
+        self.left = ending.end(self.root, [self.family], {self.spec["id"]: grace})[self.spec["id"]]
 
     def _reap(self) -> int | None:
         """Collect what has ended; the child's status once it is among them."""
@@ -233,7 +261,9 @@ class _Supervisor:
         """Write `exit`. While that fails (disk full) keep trying, lock held: `running` is true, `lost` is not."""
         cancelled = os.path.exists(self.path("cancel"))
         record = dict(end, pid=self.child or None, started=self.started, ended=time.time(), cancelled=cancelled)
-        record.update(duration=time.monotonic() - self.monotonic, timed_out=self.timed_out)
+        record.update(duration=time.monotonic() - self.monotonic, timed_out=self.timed_out, **self.manager.where())
+        if self.ordered and not cancelled:
+            record.update(self.manager.why())
         if not cancelled and self.child:
             record["leftovers"] = self._leftovers()[:_MOST_LEFTOVERS]
             if not self.timed_out and (end.get("signal") == "SIGKILL" or end.get("rc") == 137):

@@ -12,23 +12,40 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Iterable, Sequence
 
-from . import jobs, linux, proc, store, wire
+from . import jobs, linux, proc, slurm, store, wire
 
 TICK_S = 1.0
 READ_TICK_S = 0.2
 _FULL_LOOK_S = 30.0
 _ENDED = ("exited", "lost")
 _EVENTS = {"exited": "exit", "lost": "lost", "ready": "ready", "orphan": "orphan"}
+_STARTING = ("launching", "queued")
 
 
 class _Watch:
-    """One watched job: the pidfd of its supervisor (or -1), what was last told, and its log's last size."""
+    """One watched job: its supervisor's pidfd (or -1), what was last told, its log's last size, if Slurm has it."""
 
     def __init__(self) -> None:
         self.pidfd = -1
         self.told = ""
         self.progress: dict[str, Any] | None = None
         self.mark: tuple[float, float] = (0, 0)
+        self.queued = False
+
+    @property
+    def may_arm(self) -> bool:
+        """Whether there is a supervisor on this machine, and no pidfd for it yet."""
+        return not self.queued and self.pidfd < 0 and self.told in ("running", "ready")
+
+    def news(self, state: dict[str, Any]) -> str:
+        """The kind of event that this state is, after what was told before; empty for none."""
+        now = state["state"]
+        if now == "queued" and state["progress"] != self.progress:
+            self.progress = state["progress"]
+            return "queued"
+        if now == "running" and (self.told in _STARTING or (self.queued and not self.told)):
+            return "running"
+        return _EVENTS.get(now, "") if now != self.told else ""
 
 
 class Watcher:
@@ -64,6 +81,15 @@ class Watcher:
     def __len__(self) -> int:
         return len(self._watched)
 
+    @property
+    def queued(self) -> list[str]:
+        """The watched jobs that Slurm has: what becomes of them is seen by looking, and by asking Slurm."""
+        return [job for job, watch in self._watched.items() if watch.queued]
+
+    def look_at_queued(self) -> None:
+        """Slurm has answered."""
+        self._tell(self._look(self.queued))
+
     def tick(self) -> None:
         """Once a second: progress of all, and a full look at those that nothing else would tell about."""
         now = time.monotonic()
@@ -91,12 +117,14 @@ class Watcher:
                 continue  # what one job did to its folder must not end the watch over the others: looked at again
             if state["state"] == "unknown" and watch.told in ("running", "ready", "orphan"):
                 state = {"id": job, "state": "lost", "reason": "its directory on the host was deleted"}
-            if state["state"] in _EVENTS and state["state"] != watch.told:
-                events.append({"kind": _EVENTS[state["state"]], "state": state})
+            watch.queued = watch.queued or slurm.is_ours(store.job_folder(self._root, job))
+            kind = watch.news(state)
+            if kind:
+                events.append({"kind": kind, "state": state})
             watch.told = state["state"]
             if state["state"] in _ENDED:
                 self.remove([job])
-            elif arm and watch.pidfd < 0 and state["state"] in ("running", "ready") and not self._arm(job, watch):
+            elif arm and watch.may_arm and not self._arm(job, watch):
                 events += self._look([job], arm=False)
         return events
 
