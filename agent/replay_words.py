@@ -96,12 +96,19 @@ def _blocks(content: Iterable[Any]) -> Iterable[str]:
         elif block.get("type") in ("text", "thinking"):
             yield str(block.get("text") or block.get("thinking") or "")
         elif block.get("type") == "tool_use":
-            yield f"→ {block.get('name')} {_raw(block.get('input'))}"
+            yield f"→ {block.get('name')}{_given(block.get('input'))}"
         elif block.get("type") == "tool_result":
             inner = block.get("content", "")
             yield inner if isinstance(inner, str) else "\n\n".join(_blocks(inner))
         else:
             yield f"[{block.get('type')}]"
+
+
+def _given(input: Any) -> str:
+    """What a tool was given, texts as they read."""
+    if not isinstance(input, Mapping):
+        return f" {_raw(input)}"
+    return "".join(f"\n{key}: {value if isinstance(value, str) else _raw(value)}" for key, value in input.items())
 
 
 def _raw(value: Any) -> str:
@@ -122,8 +129,13 @@ def _result(p: Mapping[str, Any]) -> str:
     result = p.get("result")
     if not isinstance(result, Mapping) or not result:
         return ""
-    told = [f"{k} {_short(v)}" for k, v in result.items() if isinstance(v, (int, float, str)) and str(v) != ""]
-    return "  " + ", ".join(told[:4]) if told else ""
+    kept = {k: v for k, v in result.items() if k not in _KNOWN and isinstance(v, (int, float, str)) and str(v) != ""}
+    told = [f"{k} {_short(v)}" for k, v in kept.items() if not (k == "value" and isinstance(v, bool))]
+    return " · " + ", ".join(told[:4]) if told else ""
+
+
+_KNOWN = {"job", "host"}
+"""Results that stand in a list already: where something ran."""
 
 
 def _short(value: Any) -> str:

@@ -53,10 +53,14 @@ class WatchApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "play"),
-        Binding("right,j,down", "move(1)", "on"),
-        Binding("left,k,up", "move(-1)", "back"),
-        Binding("shift+right,pagedown", "move(10)", "ten on"),
-        Binding("shift+left,pageup", "move(-10)", "ten back"),
+        Binding("right,j", "move(1)", "on"),
+        Binding("left,k", "move(-1)", "back"),
+        Binding("shift+right", "move(10)", "ten on"),
+        Binding("shift+left", "move(-10)", "ten back"),
+        Binding("down", "scroll(1)", "on"),
+        Binding("up", "scroll(-1)", "back"),
+        Binding("pagedown", "scroll(10)", "ten on"),
+        Binding("pageup", "scroll(-10)", "ten back"),
         Binding("home", "edge(0)", "start"),
         Binding("end", "edge(1)", "end"),
         Binding("greater_than_sign,full_stop", "faster(1)", "faster"),
@@ -153,6 +157,12 @@ class WatchApp(App[None]):
     def action_move(self, by: int) -> None:
         self._go(self.player.place + by)
 
+    def action_scroll(self, by: int) -> None:
+        """Through the lines of what is opened, else through the messages."""
+        if not self.panes.scroll(by):
+            self._go(self.player.place + by)
+        self._draw()
+
     def action_edge(self, end: int) -> None:
         self._go(len(self.panes.recording) if end else 0)
 
@@ -167,11 +177,13 @@ class WatchApp(App[None]):
 
     def action_open(self) -> None:
         self.panes.opened = not self.panes.opened
+        self.panes.scrolled = 0
         self._draw()
 
     async def action_logs(self) -> None:
         """Show the log of the job that runs at the moment; read from its host when first asked for."""
         self.panes.logging = not self.panes.logging
+        self.panes.scrolled = 0
         if self.panes.logging and self.panes.logs is None and self.db is not None:
             self._say("reading the logs of jobs from their hosts ...")
             db = self.db
@@ -232,6 +244,7 @@ class WatchApp(App[None]):
     def _go(self, place: int) -> None:
         self.playing = False
         self.player.place = place
+        self.panes.scrolled = 0
         self.told = ""
         self._draw()
         self._schedule()
@@ -246,13 +259,14 @@ class WatchApp(App[None]):
         width, height = self.size.width, self.size.height
         if not width:
             return
-        wide = width >= WIDE
+        wide = width >= WIDE and bool(self.panes.spans.todos)  # words alone take all the room
+        left = self.view == "messages" or self.panes.covered
         room = max(4, height - 4)
         left_width = (width * 48 // 100 if wide else width) - 2
         right_width = (width - width * 48 // 100 if wide else width) - 3
         self.query_one("#left").styles.width = width * 48 // 100 if wide else "1fr"
-        self.query_one("#left").set_class(not wide and self.view != "messages", "hidden")
-        self.query_one("#right").set_class(not wide and self.view == "messages", "hidden")
+        self.query_one("#left").set_class(not wide and not left, "hidden")
+        self.query_one("#right").set_class(not wide and left, "hidden")
         self.query_one("#right").set_class(wide, "beside")
         self.query_one("#head", Static).update(self.panes.head(width - 2, playing=self.playing, live=self._runs()))
         self.query_one("#left", Static).update(self.panes.left(left_width, room, self.wanted))

@@ -43,6 +43,7 @@ KEYS = [
     ("/  n N", "search; next, previous match"),
     ("Enter", "the message in full"),
     ("l", "the log of the job that runs, from its host"),
+    ("↑ ↓", "the lines of what is opened, else messages"),
     ("Tab", "messages, graph, lanes, jobs"),
     ("? Esc q", "these keys; close; leave"),
 ]
@@ -60,6 +61,7 @@ class Panes:
     def __init__(self, player: Player) -> None:
         self.player, self.recording = player, player.recording
         self.opened = self.helping = self.logging = False
+        self.scrolled = 0
         self.logs: dict[str, dict[str, str]] | None = None
         self.missing: list[str] = []
         self._board: tuple[int, Board] | None = None
@@ -78,6 +80,17 @@ class Panes:
         from agent.replay_logs import fetch  # SSH is not needed to watch
 
         self.logs = fetch(db, self.recording, self.missing.append)
+
+    @property
+    def covered(self) -> bool:
+        """Whether something is shown in place of the messages."""
+        return self.opened or self.helping or self.logging
+
+    def scroll(self, by: int) -> bool:
+        """Move within the message or log that is shown; whether one is."""
+        if self.opened or self.logging:
+            self.scrolled += -by if self.logging else by
+        return self.opened or self.logging
 
     def lane_count(self) -> int:
         started = sum(bool(todo.attempts) for todo in self.spans.todos.values())
@@ -162,11 +175,19 @@ class Panes:
         for line in said.splitlines():
             indent = " " * (len(line) - len(line.lstrip()))
             lines += Text(indent + plain(line)).wrap(_WRAPS, width) if line.strip() else [Text()]
-        left_out = len(lines) - height
-        if left_out > 0:
-            told = f"… {left_out + 1} more lines: `turnout replay --html` shows all"
-            lines = [*lines[: height - 1], Text(told, "dim")]
-        return Text("\n").join(lines)
+        return Text("\n").join([*lines[:2], *self._window(lines[2:], height - 2)])
+
+    def _window(self, lines: list[Text], room: int, *, from_end: bool = False) -> list[Text]:
+        """As many lines as there is room for, from where it was scrolled to, and how many there are beside them."""
+        most = max(0, len(lines) - room)
+        self.scrolled = max(0, min(self.scrolled, most))
+        first = most - self.scrolled if from_end else self.scrolled
+        shown, below = lines[first : first + room], most - first
+        if below:
+            shown[-1:] = [Text(f"… {below + 1} more lines: ↓", "dim")]
+        if first:
+            shown[:1] = [Text(f"… {first + 1} more lines: ↑", "dim")]
+        return shown
 
     def _log(self, width: int, height: int) -> Text:
         """The end of the log of the job that began last before the moment, as it is on its host now."""
@@ -181,7 +202,7 @@ class Panes:
             return Text("\n").join([*lines, *(Text(line, "yellow") for line in why)])
         lines[1] = Text(str(found["note"]), "dim")
         body = [row for line in str(found["text"]).splitlines() for row in Text(line or " ").wrap(_WRAPS, width)]
-        return Text("\n").join([*lines, *body[-max(1, height - len(lines)) :]])
+        return Text("\n").join([*lines, *self._window(body, max(1, height - len(lines)), from_end=True)])
 
     def right(self, width: int, shares: dict[str, int]) -> dict[str, Text | None]:
         """Graph, lanes and jobs, each within its share of lines."""
@@ -234,7 +255,7 @@ class Panes:
 
     def foot(self, width: int, view: str) -> Text:
         """The keys one needs, and on a narrow screen which pane is shown."""
-        keys = "Space plays  ←→ steps  <> speed  g goes to  / searches  Enter opens  l logs  ? keys  q leaves"
+        keys = "? keys  q leaves  Space plays  ←→ steps  g goes to  / searches  Enter opens  l logs  <> speed"
         text = Text((f"[{view}] Tab  " if view else "") + keys)
         text.truncate(width, overflow="ellipsis")
         return text

@@ -113,6 +113,40 @@ def test_a_message_opens_in_full(db: Database) -> None:
     drive(db, act, at="2")
 
 
+def test_keys_and_messages_are_shown_in_every_view(db: Database) -> None:
+    """On a narrow screen that shows the graph, what is asked for takes its place until it is closed."""
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        await pilot.press("tab", "question_mark")
+        assert [app.query_one(f"#{name}").region.width > 0 for name in ("left", "graph")] == [True, False]
+        await pilot.press("escape")
+        assert [app.query_one(f"#{name}").region.width > 0 for name in ("left", "graph")] == [False, True]
+
+    drive(db, act, size=(80, 24))
+
+
+def test_a_conversation_has_the_whole_width(db: Database) -> None:
+    """Where there is no graph, no half of the screen stands empty, and a long message is read line by line."""
+
+    def write(conn) -> None:  # type: ignore[no-untyped-def]
+        lines = "\n".join(f"line {n}" for n in range(1, 101))
+        Tape(conn, "talks234").begin("Talk").at(10).say(lines).at(20).say("bye")
+
+    db.write(write)
+
+    async def act(app: WatchApp, pilot: Pilot[None]) -> None:
+        assert app.query_one("#left").region.width > 130
+        await pilot.press("enter")
+        assert text(app, "left").splitlines()[2] == "line 1"
+        await pilot.press("down", "pagedown", "up", "down")
+        assert text(app, "left").splitlines()[2:4] == ["… 12 more lines: ↑", "line 13"]
+        assert app.player.place == 2
+        await pilot.press("j")
+        assert "bye" in text(app, "left")
+
+    drive(db, act, session="talks234", at="2")
+
+
 def test_the_log_of_a_job_stands_beside(tmp_path: Path) -> None:
     """`l` shows the log of the moment's job from its host, Escape the messages again."""
     playbook = tmp_path / "p.yaml"
@@ -131,6 +165,11 @@ def test_the_log_of_a_job_stands_beside(tmp_path: Path) -> None:
         told = text(app, "left").splitlines()
         assert told[0] == "log of a on local, as it is there now"
         assert told[-1] == "900"
+        await pilot.press("pageup", "up")
+        told = text(app, "left").splitlines()
+        assert told[-2:] == ["888", "… 12 more lines: ↓"]
+        await pilot.press(*["pagedown"] * 9)
+        assert text(app, "left").splitlines()[-1] == "900"
         await pilot.press("escape")
         assert "job a exited with 0" in text(app, "left")
 
