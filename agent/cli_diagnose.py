@@ -48,7 +48,7 @@ def _tell(found: dict[str, Any]) -> None:
         if value not in (None, "", [], "unknown"):
             console.print(Text.assemble((f"{label:<9}", "dim"), (plain(str(value)), style)), soft_wrap=True)
 
-    line("this is", found["what"] if found["what"] != "unknown" else "nothing that I know")
+    line("this is", found["what"] if found["what"] != "unknown" else "neither a server's log nor a GPU listing")
     line("engine", found["engine"])
     line("state", found["state"], _STATES.get(found["state"], ""))
     line("cause", found["kind"], "bold")
@@ -62,6 +62,8 @@ def _tell(found: dict[str, Any]) -> None:
         line("also" if number == 0 else "", f"line {other['line']}: {other['kind']}: {other['text']}", "dim")
     for remark in found["notes"]:
         line("note", remark, "yellow")
+    if found["what"] == "unknown":
+        line("give", "a log of vLLM or SGLang, what nvidia-smi or gpustat prints, or the kernel's log", "green")
 
 
 def _gpus(found: dict[str, Any]) -> str:

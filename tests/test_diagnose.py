@@ -119,3 +119,36 @@ def test_nothing_is_unknown() -> None:
 def test_it_never_raises(text: bytes | str) -> None:
     """Any bytes and any text give a diagnosis."""
     json.dumps(diagnose(text).as_json())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 11-20 10:00:00 [api_server.py:12] vLLM is here",
+        "(EngineCore_DP0 pid=77) WARNING 11-20 10:00:00 [x.py:1] vllm",
+        "[2026-11-20 10:00:00 TP0] sglang",
+        "2026-11-20T10:00:00.123Z stdout F vllm",
+        "Nov 20 10:00:00 gpu1 vllm[77]: hello",
+        "ERROR: vllm cannot",
+        "\x1b[32mINFO\x1b[0m: vllm",
+    ],
+)
+def test_a_line_of_a_log_that_names_an_engine_is_a_server_log(line: str) -> None:
+    """A level or a time before its words makes a line a log's, whoever put it there."""
+    assert diagnose(f"{line}\n").what == "server log"
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("# A page\n\nIt moves a host from vLLM to SGLang.\n", "it names vllm, and no line of it is a log's"),
+        ("serve with vllm, please\n", "it names vllm, and no line of it is a log's"),
+        ("dear all,\n", "no line of it is a log's"),
+        (" \n", "the text is empty"),
+    ],
+)
+def test_prose_that_names_an_engine_is_no_log(text: str, note: str) -> None:
+    """What is no log is not called one for the names in it; what is seen instead is told."""
+    found = diagnose(text).as_json()
+    assert (found["what"], found["engine"], found["state"]) == ("unknown", None, "unknown")
+    assert found["notes"] == [note]

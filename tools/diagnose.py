@@ -116,7 +116,17 @@ def diagnose(text: bytes | str | Iterable[bytes], *, source: str | None = None) 
     definite = log.engine is not None and log.state != "unknown"
     gpu = read(window.boxes() if definite else window.text())
     notes = ("long text: GPU readings are from its head and tail",) if window.cut and not definite else ()
-    return Diagnosis(what=_what(log, gpu), log=log, gpu=gpu, source=source, notes=notes)
+    what = _what(log, gpu)
+    if what == "unknown":
+        notes += (_instead(log, window),)
+    return Diagnosis(what=what, log=log, gpu=gpu, source=source, notes=notes)
+
+
+def _instead(log: LogReading, window: _Window) -> str:
+    """What is seen in a text that is neither a log nor a GPU listing."""
+    if not window.text().strip():
+        return "the text is empty"
+    return f"it names {log.engine}, and no line of it is a log's" if log.engine else "no line of it is a log's"
 
 
 def _what(log: LogReading, gpu: Reading) -> str:
@@ -126,7 +136,7 @@ def _what(log: LogReading, gpu: Reading) -> str:
     doubtful = log.state == "unknown" or (log.engine is None and log.family in _BOTH)
     if gpu.what != "unknown" and doubtful:
         return gpu.what
-    return "server log" if log.engine or log.state != "unknown" else "unknown"
+    return "server log" if log.state != "unknown" or (log.engine and log.written) else "unknown"
 
 
 class _Window:

@@ -153,6 +153,17 @@ _ENGINES = (
 _SGLANG_STAMP = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[ ,](?:DP|TP|PP|EP|ATTN|\d)+\d*)*\] ")
 _VLLM_STAMP = re.compile(rb"(?:INFO|WARNING|ERROR|DEBUG) (?:\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? )?\[?\w+\.py:\d+\]")
 
+_LINE = re.compile(
+    rb"(?m)^[^\w\n(]{0,40}+(?:\([\w ]{1,40}pid=\d+\)[ \t]*+)?+"
+    rb"(?:(?:INFO|DEBUG|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[:\s]|Traceback \(most recent|"
+    rb"[\w./, -]{0,24}\d\d:\d\d:\d\d)"
+)
+
+
+def is_written(chunk: bytes) -> bool:
+    """Whether a line has a log's form: a level or a time before what it says, or it begins a traceback."""
+    return _LINE.search(chunk) is not None
+
 
 def engine_votes(chunk: bytes) -> dict[str, int]:
     """How often each engine's own words and time stamps stand in a piece of log."""

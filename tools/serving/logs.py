@@ -11,10 +11,10 @@ told under `also`. One pass, bounded memory (`log_scan`); the wordings stand in 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tools.serving.log_install import IMPORT
-from tools.serving.log_marks import engine, engine_votes
+from tools.serving.log_marks import engine, engine_votes, is_written
 from tools.serving.log_model import ARCHITECTURE
 from tools.serving.log_scan import FAILURES, chunks, scan
 from tools.serving.log_signs import Facts, Hit, Role
@@ -27,6 +27,7 @@ VOTED_CHUNKS = 16
 class LogReading:
     """What a log says. `state`: loading, ready, running, failed, stopped or unknown; `kind` only when it failed.
 
+    `engine` is the one that is named, also by a text which is no log: `written` says whether a line has a log's form.
     `family` is `kind` without its detail. `stage` is how far the last run got, `throughput` its last reported tokens a
     second. `evidence` are the lines that decided, `also` other troubles seen, each with its line number.
     """
@@ -42,14 +43,16 @@ class LogReading:
     evidence: tuple[tuple[int, str], ...] = ()
     also: tuple[tuple[int, str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    written: bool = False
 
 
 def read_log(pieces: Iterable[bytes]) -> LogReading:
     """Reads a log given in pieces of any size, cut anywhere. Never raises on any bytes."""
     votes: dict[str, int] = {}
-    run, line = _Run(), 1
+    run, line, written = _Run(), 1, False
     for at, chunk in enumerate(chunks(pieces)):
         hits = list(scan(chunk, line))
+        written = written or is_written(chunk)
         if at < VOTED_CHUNKS or (hits and not engine(votes)):
             for name, count in engine_votes(chunk).items():
                 votes[name] = votes.get(name, 0) + count
@@ -58,7 +61,7 @@ def read_log(pieces: Iterable[bytes]) -> LogReading:
                 run = _Run(number=run.number + 1)
             run.take(hit, engine(votes))
         line += chunk.count(b"\n")
-    return run.verdict(engine(votes))
+    return replace(run.verdict(engine(votes)), written=written)
 
 
 @dataclass(slots=True)

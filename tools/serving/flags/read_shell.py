@@ -73,8 +73,10 @@ def launches(text: str, *, depth: int = 0) -> list[Launch]:
 
 
 def _is_prose(launch: Launch, text: str) -> bool:
-    """Whether it is a sentence about vLLM: several words and no flag among them, or none at all."""
+    """Whether it is a sentence about vLLM: several words and no flag among them, none at all, or only dots."""
     words = [word.text for word in launch.words]
+    if words and all(re.fullmatch(r"\.\.\.+|…", word) for word in words):
+        return True
     if not words and launch.form == "shell":
         return len(text.strip()) > _BARE_START
     return len(words) > 1 and not any(re.match(r"--?[a-zA-Z]|[$\"']", word) for word in words)
