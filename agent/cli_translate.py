@@ -66,6 +66,10 @@ def _text(source: str) -> tuple[str, Path]:
             raise UsageError(
                 f"cannot read `{source}`: {error.strerror}", hint="give a file, or `-` for stdin"
             ) from error
+    if not source.strip():
+        raise UsageError(
+            "there is nothing to translate", hint="give a whole command in quotes, a file, or `-` for stdin"
+        )
     if not any(character.isspace() for character in source.strip()):
         raise UsageError(
             f"there is no file `{source}`", hint="give a file, `-` for stdin, or a whole command in quotes"
@@ -106,7 +110,6 @@ def _on_host(
 ) -> Translation:
     from agent.host_actions import spec_for
     from tools.serving.flags.on_host import host_table, translate_for
-    from tools.serving.flags.table import load
     from tools.ssh import Host
 
     with database(db) as opened:
@@ -117,8 +120,8 @@ def _on_host(
 
     async def ask() -> Translation:
         async with Host(spec) as host:
-            table = load("sglang", version) if version else await host_table(host, python)
-            return await translate_for(host, text, table=table, files=files)
+            table = None if version else await host_table(host, python)
+            return await translate_for(host, text, table=table, version=version, files=files)
 
     return anyio.run(ask)
 

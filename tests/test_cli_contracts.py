@@ -62,6 +62,8 @@ def test_a_run_that_fails_exits_with_1_and_names_the_log(tmp_path: Path) -> None
         (["hosts", "remove", "nobody"], "no host `nobody`"),
         (["hosts", "add", "local"], "`local` is this machine"),
         (["diagnose", "/no/such/file"], "cannot read `/no/such/file`"),
+        (["translate", ""], "there is nothing to translate"),
+        (["translate", "README.md"], "no vLLM start was found in"),
     ],
 )
 def test_what_cannot_be_is_told_with_exit_code_2(argv: list[str], said: str) -> None:

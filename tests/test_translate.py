@@ -249,6 +249,51 @@ def test_a_text_without_vllm_is_an_error_that_says_what_is_wanted() -> None:
         translate("echo hello")
 
 
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("", "an empty text"),
+        ("Serve it, please", "`Serve it, please`"),
+        ("# Notes\n\nType `turnout translate 'vllm serve …'`.\n", "2 lines, of which one reads `Type "),
+        ("Serve with vLLM\nas `vllm serve ...` does", "2 lines, of which one reads `Serve with vLLM`"),
+    ],
+)
+def test_prose_is_refused_with_what_was_seen(text: str, seen: str) -> None:
+    """A text that only speaks of vLLM is not taken for a start, and the error shows the line that speaks of it."""
+    with pytest.raises(UsageError, match="no vLLM start") as refused:
+        translate(text)
+    assert seen in refused.value.message
+    assert "`vllm serve ...`" in (refused.value.hint or "")
+
+
+def test_an_error_shows_no_secret() -> None:
+    """The line that is shown keeps a token to itself."""
+    with pytest.raises(UsageError) as refused:
+        translate("export HF_TOKEN=hf_abcdefgh1234567890 # for vllm")
+    assert "hf_abcd" not in refused.value.message
+
+
+def test_a_misspelt_flag_is_told_with_the_one_that_is_near() -> None:
+    """The line of a flag that no vLLM knows names the nearest one, and none where nothing is near."""
+    lines = translate("vllm serve M --max_model_lenn 300 --gpu-memory-utilisation 0.8 --frobnicate 3").no_counterpart
+    meant = {line.split()[0]: line.partition("did you mean ")[2] for line in lines}
+    assert meant == {
+        "--max_model_lenn": "--max-model-len?)", "--gpu-memory-utilisation": "--gpu-memory-utilization?)",
+        "--frobnicate": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["9.9", "0.5.20", "0.5.14.post1"])
+def test_a_version_without_a_table_is_a_warning(version: str) -> None:
+    """The nearest older table is taken, and the report says so, with the versions that there are tables for."""
+    found = translate("vllm serve M", version=version)
+    (told,) = [warning for warning in found.warnings if warning.startswith(f"SGLang {version} -> ")]
+    assert f"the options of {found.sglang}" in told
+    assert "0.5.14, 0.5.23" in told
+    assert found.exit_code == 10
+    assert translate("vllm serve M", version="0.5.23").exit_code == 0
+
+
 def test_the_parser_of_a_table_behaves_like_the_engines() -> None:
     """Abbreviations, choices and human sizes are those of SGLang's own argparse."""
     table = load("sglang", "0.5.14")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tools.serving.flags.report import HIDDEN, is_secret
@@ -18,6 +19,10 @@ STRUCTURED = {
     "default-mm-loras", "quantization-config", "hf-config-overrides", "guided-decoding-config", "logging-config",
     "watchdog-config", "diffusion-config", "ir-op-priority", "quantization-param-config", "mm-process-config",
 }  # fmt: skip
+
+
+NEAR = 0.8
+"""How alike a flag must be to the one that it may have been meant to be, from 0 to 1."""
 
 
 @dataclass(slots=True)
@@ -61,6 +66,11 @@ class Vocabulary:
 
     tables: tuple[Table, ...]
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The long spellings of all releases."""
+        return tuple({flag: None for table in self.tables for flag in table.by_flag if flag.startswith("--")})
+
     def find(self, flag: str) -> tuple[Option, Table] | None:
         """The option of exactly this spelling, in the first release that has it."""
         for table in self.tables:
@@ -84,6 +94,13 @@ def vocabulary() -> Vocabulary:
     usual = load("vllm")
     others = [load("vllm", version) for version in reversed(versions("vllm"))]
     return Vocabulary((usual, *(table for table in others if table.version != usual.version)))
+
+
+def closest(written: str) -> str | None:
+    """The flag of some vLLM that a misspelt one may have been meant to be; `None` when none is near."""
+    flag = written.partition(".")[0].replace("_", "-")
+    likely = [name for name in vocabulary().names if abs(len(name) - len(flag)) <= 3]
+    return next(iter(difflib.get_close_matches(flag, likely, 1, NEAR)), None)
 
 
 def resolve(written: str) -> tuple[Item, Option | None]:

@@ -20,6 +20,7 @@ from tools.serving.flags.generate import MARK
 from tools.serving.flags.report import Translation
 from tools.serving.flags.table import Table, from_json
 from tools.serving.flags.translate import translate as translate_text
+from tools.serving.flags.work import Look
 from tools.ssh import Host
 
 DUMP = Path(__file__).with_name("dump.py")
@@ -60,16 +61,28 @@ def _with_sglang(pythons: list[Mapping[str, Any]]) -> str | None:
 
 
 async def translate_for(
-    host: Host, text: str, *, table: Table | None = None, files: Mapping[str, str] | None = None
+    host: Host,
+    text: str,
+    *,
+    table: Table | None = None,
+    version: str | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Translation:
-    """Translate with what the host knows: configuration files and models that the command names are read there."""
+    """Translate with what the host knows: configuration files and models that the command names are read there.
+
+    `table` are the options of the SGLang on the host; without it those of `version`.
+    """
     asked: dict[str, Any] = {}
-    first = await to_thread.run_sync(lambda: translate_text(text, table=table, files=files, look=_asking(asked)))
+
+    def by(look: Look) -> Translation:
+        return translate_text(text, table=table, version=version, files=files, look=look)
+
+    first = await to_thread.run_sync(by, _asking(asked))
     if not asked:
         return first
     for model in list(asked)[:4]:
         asked[model] = await _config(host, model)
-    return await to_thread.run_sync(lambda: translate_text(text, table=table, files=files, look=asked.get))
+    return await to_thread.run_sync(by, asked.get)
 
 
 def _asking(asked: dict[str, Any]) -> Any:
@@ -105,4 +118,4 @@ async def translate(call: ToolCall) -> dict[str, Any]:
         return found.as_json()
     host = await call.host(str(call.arg("host")))
     table = None if version else await host_table(host, call.args.get("python"))
-    return (await translate_for(host, text, table=table)).as_json()
+    return (await translate_for(host, text, table=table, version=version)).as_json()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tools.serving.flags.items import Item
+from tools.serving.flags.items import Item, closest
 from tools.serving.flags.names import COPIES, DEFAULTS, LOSSES, NEWER
 from tools.serving.flags.work import RULES, Work, open_value
 
@@ -57,11 +57,13 @@ def unknown(work: Work, item: Item) -> None:
     own = work.table.find(f"--{item.name}")
     names = work.table.abbreviated(f"--{item.name}")
     dests = {option.dest for name in names if (option := work.table.find(name))}
+    meant = closest(item.written)
     if own is None and len(dests) != 1:
         why = "no vLLM from 0.6.6 to 0.33.0 knows it: the original would not start"
-        work.say(item, "none", "", why, cost=7)
+        work.say(item, "none", "", f"{why}; did you mean {meant}?" if meant else why, cost=7)
         return
-    meant = "--lora-modules name=path was meant" if item.name.startswith("lora-path") else "what was meant is not known"
+    meant = f"{meant} may be meant" if meant else "what was meant is not known"
+    meant = "--lora-modules name=path was meant" if item.name.startswith("lora-path") else meant
     near = own.name if own else names[0]
     why = f"no vLLM flag; {meant}. SGLang would take it as {near}, so it is not passed on"
     work.say(item, "none", "", why, cost=9)

@@ -215,17 +215,23 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
+def is_of(table: Table, version: str) -> bool:
+    """Whether a table is that of exactly this version."""
+    return _order(table.version) == _order(version)
+
+
 @cache
 def load(engine: str, version: str | None = None) -> Table:
     """A shipped table; by default of the version that Turnout was written against.
 
-    For a version between two shipped ones it is the nearest older. Raises `UsageError` for one older than all.
+    For a version without one it is the nearest older; `is_of` tells. Raises `UsageError` for one older than all.
     """
     shipped = versions(engine)
     wanted = version or DEFAULT_VERSION[engine]
     fitting = [one for one in shipped if _order(one) <= _order(wanted)]
     if not fitting or not _order(wanted):
         raise UsageError(
-            f"no options are known of {engine} `{wanted}`", hint=f"known: {', '.join(shipped)}; or name a host"
+            f"no options are known of {engine} `{wanted}`",
+            hint=f"there are tables for {', '.join(shipped)}; `--host` asks the one installed there",
         )
     return from_json(json.loads((TABLES / f"{engine}-{fitting[-1]}.json").read_text(encoding="utf-8")))

@@ -33,11 +33,13 @@ from tools.serving.flags.report import Translation, is_secret, ranked, redacted
 from tools.serving.flags.rules_env import variable
 from tools.serving.flags.rules_parallel import decide
 from tools.serving.flags.rules_plain import apply
-from tools.serving.flags.table import Table, load
+from tools.serving.flags.table import Table, is_of, load, versions
 from tools.serving.flags.words import tidy
 from tools.serving.flags.work import FINISHING, Look, Work, check, open_value
 
 MOST = 4 * 1024 * 1024
+SEEN = 100
+"""Characters of a line that an error shows."""
 
 
 def translate(
@@ -50,7 +52,8 @@ def translate(
 ) -> Translation:
     """Translate the first vLLM start of a text; further ones are translated in its `command` too, and counted.
 
-    Raises `UsageError` when there is none, or the text is larger than 4 MB.
+    A `version` without a shipped table of its own is told as a warning. Raises `UsageError` when there is no start of
+    vLLM, no table that fits, or the text is larger than 4 MB.
     """
     table = table or load("sglang", version)
     if len(text) > MOST:
@@ -62,12 +65,15 @@ def translate(
     found = read(kept)
     if not found:
         raise UsageError(
-            "no vLLM start was found in it",
+            f"no vLLM start was found in {_seen(kept)}",
             hint="give `vllm serve ...`, a script, docker run, a compose file, a systemd unit or a manifest",
         )
     found = sorted(found, key=promise)
     beside = {**attached, **(files or {})}
     results = [_one(launch, table, beside, look) for launch in found]
+    if version and not is_of(table, version):
+        why = f"there are tables for {', '.join(versions('sglang'))}: compare, or ask the one installed with --host"
+        results[0].work.say(f"SGLang {version}", "suspicious", f"the options of {table.version}", why, cost=6)
     if "vllm" in before or "vllm" in after:
         why = f"only the {READ_AT_MOST // 1024} KB around the first start of vLLM were read"
         results[0].work.say("a long text", "suspicious", "", why, cost=6)
@@ -78,6 +84,17 @@ def translate(
     if whole.command is not None:
         whole.command = redacted(before, secrets) + whole.command + redacted(after, secrets)
     return whole
+
+
+def _seen(text: str) -> str:
+    """What a text is that holds no start of vLLM: the line that speaks of it, else the first one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return "an empty text"
+    line = next((line for line in lines if "vllm" in line.lower()), lines[0])
+    shown = "".join(letter for letter in redacted(line, _loose_secrets(line)) if letter.isprintable())
+    shown = f"`{shown[:SEEN]}{' …' * (len(shown) > SEEN)}`"
+    return shown if len(lines) == 1 else f"{len(lines)} lines, of which one reads {shown}"
 
 
 def _items(launch: Launch, files: Mapping[str, str], variables: Mapping[str, str]) -> list[Item]:
