@@ -201,6 +201,8 @@ class Core:
         self.kill(todo, "to be tried again")
         for t in transitions:
             info = self.state.todos[t.id]
+            if info.host:
+                self.state.host(info.host).gpus_unknown = ""  # somebody may have mended what was in the way
             info.attempts_before, info.result, info.reason = info.attempts, None, None
             self.state.forget_result(t.id)
             self.emit(c.todo_status(t.id, t.was, t.now, reason="to be tried again", actor="operator"))

@@ -227,7 +227,7 @@ class Dispatcher:
         self.state.paused, self.state.max_children = old.paused, old.max_children
         for name, info in old.hosts.items():  # what a probe found of a host that nobody has stored
             if (known := self.state.host(name)).gpus is None:
-                known.gpus = info.gpus
+                known.gpus, known.gpus_unknown = info.gpus, info.gpus_unknown
         self.core = Core(self.state)
         self._perform(effects, beside, open_effects(self.state))
         for event in (*events, Go()):
@@ -315,11 +315,15 @@ class Dispatcher:
             return
         except HostError as error:
             log.warning("probe failed", host=name, error=error.message)
-            facts = {}
+            facts = {"gpu_error": error.message}
         else:
             probed = [c.host_probed(name, facts)]
             await self.db.awrite(lambda conn: append_system(conn, probed, time.time()))
-        self.state.host(name).gpus = usable_gpus(facts) or []
+        info = self.state.host(name)
+        info.gpus = usable_gpus(facts)
+        info.gpus_unknown = "" if info.gpus is not None else str(facts.get("gpu_error") or "its answer cannot be read")
+        self.state.probes_wanted.discard(name)
+        self._probed.discard(name)  # a todo that is tried again later may ask anew
         self.post(Go())
 
     # Listening

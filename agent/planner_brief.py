@@ -67,7 +67,8 @@ def _questions(state: SessionState) -> list[str]:
 def _hosts(state: SessionState) -> list[str]:
     lines = []
     for name, host in list(state.hosts.items())[:MOST_HOSTS]:
-        gpus = "not looked at" if host.gpus is None else str(len(host.gpus))
+        unknown = f"unknown ({host.gpus_unknown})" if host.gpus_unknown else "not looked at"
+        gpus = unknown if host.gpus is None else str(len(host.gpus))
         leased = sum(1 for other, _ in state.leases if other == name)
         lines.append(f"host {name}: GPUs {gpus}, {leased} leased; at most {host.max_jobs} jobs")
     return lines

@@ -69,14 +69,16 @@ class JobInfo:
 
 @dataclass(slots=True)
 class HostInfo:
-    """Limits of a host. `gpus` are the indices that may be leased; `None` while nobody has looked.
+    """Limits of a host. `gpus` are the indices that may be leased; `None` while nobody knows.
 
+    `gpus_unknown` says why not, once somebody looked: unknown is not none, and is told as what it is.
     Where `slurm` runs the jobs it gives the GPUs, and nothing is leased.
     """
 
     name: str
     max_jobs: int = 32
     gpus: list[int] | None = None
+    gpus_unknown: str = ""
     python: str = "python3"
     slurm: bool = False
 
@@ -303,8 +305,9 @@ class SessionState:
             return True  # its queue decides
         known = self.host(host).gpus
         if known is None:
-            self.probes_wanted.add(host)
-            return False
+            if not self.host(host).gpus_unknown:
+                self.probes_wanted.add(host)
+            return bool(self.host(host).gpus_unknown)  # starting it says why it cannot
         want = self._wanted(host, self.todos[todo].gpus, known)
         return want > len(known) or want <= sum((host, gpu) not in self.leases for gpu in known)
 
@@ -312,7 +315,12 @@ class SessionState:
         """The GPUs for a job, lowest index first. Raises `UsageError` when the host could never give as many."""
         if not want or self.host(host).slurm:
             return []
-        known = self.host(host).gpus or []
+        known = self.host(host).gpus
+        if known is None:
+            raise UsageError(
+                f"GPUs are asked for and nobody can tell which host `{host}` has: {self.host(host).gpus_unknown}",
+                hint=f"`turnout hosts probe {host}` looks again; then retry the todo",
+            )
         number = self._wanted(host, want, known)
         if number > len(known):
             raise UsageError(

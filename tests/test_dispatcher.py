@@ -19,7 +19,7 @@ from agent.views import View
 from state import changes as c
 from state import owner
 from state.db import Database
-from state.errors import Unreachable
+from state.errors import HostUnusable, Unreachable
 from state.log import append
 from state.specs import Plan, TodoSpec
 from tools.base import TOOLS, ToolCall
@@ -120,6 +120,44 @@ async def test_gpus_that_cannot_be_looked_for_yet_are_not_none(db: Database, mon
         with anyio.fail_after(20):
             assert await dispatcher.run() == "completed"
     assert asked == ["local"] * 3
+
+
+@pytest.mark.parametrize("raised", [False, True])
+async def test_gpus_that_nobody_can_tell_are_unknown_and_not_none(
+    db: Database, monkeypatch: pytest.MonkeyPatch, raised: bool
+) -> None:
+    """The job is not started and says why, instead of counting no GPU; tried again, the host is looked at anew."""
+    why = "nvidia-smi does not answer in 15 s: driver may hang"
+    answers: list[dict[str, Any]] = [{"usable_gpus": None, "gpu_error": why}, {"usable_gpus": [0]}]
+    over = anyio.Event()
+
+    async def probe(call: ToolCall) -> dict[str, Any]:
+        answer = answers.pop(0)
+        if raised and answers:
+            raise HostUnusable(why)
+        return answer
+
+    async def meanwhile(call: ToolCall) -> dict[str, Any]:
+        await over.wait()
+        return {}
+
+    monkeypatch.setitem(TOOLS, "probe", probe)
+    monkeypatch.setitem(TOOLS, "meanwhile", meanwhile)
+    job = TodoSpec("t", "T", "job", {"host": "local", "run": "true", "gpus": 1})
+    await session(db, "s", job, TodoSpec("m", "M", "tool", {"tool": "meanwhile"}))
+    async with open_hosts({}) as hosts, anyio.create_task_group() as group:
+        dispatcher = Dispatcher(db, await db.aread(lambda conn: load(conn, "s")), hosts, View())
+        group.start_soon(dispatcher.run)
+        with anyio.fail_after(20):
+            while dispatcher.state.graph["t"].status == "pending":  # noqa: ASYNC110  its end is no event for others
+                await anyio.sleep(0.01)
+            assert dispatcher.state.graph["t"].status == "failed"
+            assert f"nobody can tell which host `local` has: {why}" in str(dispatcher.state.todos["t"].reason)
+            await dispatcher.edit("e", [Reset(("t",))])
+            while dispatcher.state.graph["t"].status != "completed":  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+            over.set()
+    assert dispatcher.state.status == "completed"
 
 
 async def test_a_launch_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
