@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from agent.state import SessionState
 from agent.templates import render_tree
 from state.errors import UsageError
+from tools.jobs import sbatch_options
 
 MAX_TODO_IN_JOB_ID = 80
 
@@ -48,7 +48,8 @@ def job_spec(
     }
     info = state.todos[todo]
     if info.host and state.host(info.host).slurm:
-        spec["slurm"] = {"gpus": _number(info.gpus), "options": _words(str(filled(body.get("sbatch") or "")))}
+        options = sbatch_options(str(filled(body.get("sbatch") or "")))
+        spec["slurm"] = {"gpus": _number(info.gpus), "options": list(options)}
     return spec
 
 
@@ -56,10 +57,3 @@ def _number(gpus: int | str) -> int:
     if gpus == "all":
         raise UsageError("`gpus: all` on a login node of Slurm says nothing", hint="give the number of GPUs to ask for")
     return int(gpus)
-
-
-def _words(options: str) -> list[str]:
-    try:
-        return shlex.split(options)
-    except ValueError as error:
-        raise UsageError(f"`sbatch: {options}` cannot be read: {error}", hint="quote as in a shell") from error

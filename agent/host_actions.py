@@ -28,6 +28,7 @@ from state.log import append_system
 from state.models import Job, Session, table
 from state.projection import JOB_ENDED
 from tools.hostkeys import Endpoint
+from tools.jobs import sbatch_options
 from tools.probe import facts
 from tools.ssh import Host, HostSpec, host_key
 
@@ -48,6 +49,7 @@ def add(
     if name in RESERVED:
         raise UsageError(f"`{name}` is this machine and needs not be added", hint="choose another name")
     settings = {**settings, "identity": _key_file(settings.get("identity"))}
+    sbatch_options(settings.get("sbatch") or "")
     end = Endpoint.hop(address) if address else Endpoint("")
     known = db.read(lambda conn: stored(conn, name))
     kept = {k: v for k, v in {**settings, "user": end.user, "port": end.port}.items() if v not in (None, "", 0)}
@@ -66,7 +68,16 @@ def add(
     saved = c.host_saved(name, address=end.address, settings=kept, key=key.line)
     write(db, [saved])
     say(f"{name}: {'changed' if known else 'added'}, key pinned")
-    return probe(db, name, json=False)
+    probe(db, name, json=False)
+    has_slurm = bool((db.read(lambda conn: stored(conn, name)) or {})["facts"].get("slurm"))
+    if kept.get("slurm") and not has_slurm:
+        raise NotFound(
+            f"`{name}` is added as a login node of Slurm and has no `sbatch` on its PATH: no job can start there",
+            hint="put it on the PATH of its login shell, or add the host again without `--slurm` and `--sbatch`",
+        )
+    if has_slurm and not kept.get("slurm"):
+        say(f"{name} has Slurm: with `--slurm` its jobs go through it, else they run on this very machine")
+    return 0
 
 
 def _key_file(identity: str | None) -> str:

@@ -25,6 +25,10 @@ def add(
     python: Annotated[str, typer.Option("--python", metavar="PATH", help="The Python 3.8+ to use there.")] = "",
     max_jobs: Annotated[int | None, typer.Option("--max-jobs", min=1, help="Jobs that may run there at once.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", min=0, help="GPUs to use; by default those found.")] = None,
+    slurm: Annotated[bool, typer.Option("--slurm", help="It is a login node: Slurm runs its jobs.")] = False,
+    sbatch: Annotated[
+        str, typer.Option("--sbatch", metavar="OPTIONS", help="For `sbatch`, e.g. '--partition gpu'. Means --slurm.")
+    ] = "",
     fingerprint: Annotated[
         str | None, typer.Option("--fingerprint", metavar="SHA256:...", help="Expect this host key, and do not ask.")
     ] = None,
@@ -35,6 +39,8 @@ def add(
     from agent import host_actions
 
     settings = {"identity": identity, "root": root, "python": python, "max_jobs": max_jobs, "gpus": gpus}
+    if slurm or sbatch:
+        settings |= {"slurm": True, "sbatch": sbatch}
     with database(db, make=True) as opened:
         return host_actions.add(opened, name, address or "", settings, fingerprint=fingerprint, yes=yes)
 

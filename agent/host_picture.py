@@ -43,6 +43,7 @@ def lines(name: str, facts: Mapping[str, Any]) -> Iterator[Text]:
     yield from _disks(facts.get("disks", []))
     yield from _gpus(facts)
     yield from _engines(facts)
+    yield from _slurm(facts.get("partitions", []))
     for warning in facts.get("warnings", []):
         yield Text(f"! {plain(warning)}", "bold yellow")
 
@@ -132,6 +133,17 @@ def _engines(facts: Mapping[str, Any]) -> Iterator[Text]:
         yield Text.assemble(("" if number else "engines").ljust(9), text)
 
 
+def _slurm(partitions: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
+    """A line for each partition that jobs can be given to."""
+    for number, one in enumerate(partitions):
+        nodes = one["nodes"]
+        about = [f"{nodes.get('idle', 0)} of {nodes.get('total', 0)} nodes idle", f"time limit {one['limit']}"]
+        about += [plain(one["gres"])] if one["gres"] else []
+        name = f"{plain(one['name'])}{' (default)' if one['default'] else ''}"
+        down = ("", "") if one["up"] else ("  down", "bold red")
+        yield Text.assemble(("" if number else "Slurm").ljust(9), name, "  ", (" · ".join(about), "dim"), down)
+
+
 def listing(rows: Sequence[Mapping[str, Any]]) -> None:
     """One line a host."""
     console = screen()
@@ -149,6 +161,8 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _number_of_gpus(row: Mapping[str, Any]) -> str:
     """How many, or why nobody knows."""
+    if row["settings"].get("slurm"):
+        return "Slurm's"
     if row["gpus"] is not None:
         return str(row["gpus"])
     why = plain(row["gpu_error"] or ("unread" if row["probed"] else "not probed"))

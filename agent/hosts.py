@@ -7,7 +7,6 @@ otherwise an SSH destination (`user@address`, or a name from `~/.ssh/config`) wh
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy import Connection, select
 
 from state.models import Host as HostRow
 from state.models import table
+from tools.jobs import sbatch_options
 from tools.ssh import Host, HostSpec
 
 REQUEST_PATIENCE_S = 30.0
@@ -46,7 +46,7 @@ def spec_of(name: str, row: Mapping[str, Any] | None, brought: Mapping[str, Any]
         identity=settings.get("identity") or "",
         root=settings.get("root") or "~/.turnout",
         python=settings.get("python") or "",
-        slurm=tuple(shlex.split(settings.get("sbatch") or "")) if settings.get("slurm") else None,
+        slurm=sbatch_options(settings.get("sbatch") or "") if settings.get("slurm") else None,
     )
 
 

@@ -183,6 +183,7 @@ class _Builder:
             "cwd": job.cwd,
             "ready": job.ready.model_dump(exclude_none=True) if job.ready else None,
             "keep": job.keep,
+            **({"sbatch": job.sbatch} if job.sbatch else {}),
         }
 
     def _stopped(self, step: Step, loc: Loc) -> str | None:

@@ -96,6 +96,7 @@ class Job(_Model):
     grace: Duration = DEFAULT_GRACE_S
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Variable] = {}
     cwd: Text | None = None
+    sbatch: Text | None = None
     ready: Ready | None = None
     keep: bool = False
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 from anyio import to_thread
 
 from tests import test_jobs_life as jobs
-from tests.hosting import end_jobs, ended, record, started, told
+from tests.cli_helpers import last, playbook, turnout
+from tests.hosting import OpenSSH, end_jobs, ended, record, started, told
 from tests.slurm_cluster import Cluster
 from tools.hostkeys import HostSpec
 from tools.jobs import JobSpec, describe_end, failure_kind
@@ -183,3 +185,45 @@ async def test_a_controller_that_is_away_ends_nothing(host: Host, cluster: Clust
     (state,) = await host.launch([JobSpec("k", "exit 4")])
     assert state.state == "queued"
     assert (await ended(host, ["k"]))["k"].rc == 4
+
+
+STEPS = """
+  - id: two
+    job: {host: hpc, gpus: 2, sbatch: "--comment 'two words'", run: "echo GPUs $CUDA_VISIBLE_DEVICES; sleep 1"}
+  - {id: one, job: {host: hpc, gpus: 1, run: "echo GPUs $CUDA_VISIBLE_DEVICES"}}
+  - id: after
+    after: [one, two]
+    job: {host: hpc, run: "echo '{\\"node\\": \\"'$SLURMD_NODENAME'\\"}' > $TURNOUT_OUTPUT"}
+"""
+
+
+@pytest.mark.sshd
+def test_a_playbook_runs_on_a_login_node(cluster: Cluster, make_sshd: Callable[..., OpenSSH], tmp_path: Path) -> None:
+    """Added with `--slurm` over real SSH, a host's jobs and GPUs are Slurm's, and the run is like any other."""
+    server = make_sshd(SetEnv=f"SLURM_CONF={cluster.config}")
+    where = [f"{getpass.getuser()}@127.0.0.1:{server.port}", "--identity", str(server.folder / "client")]
+    options = ["--root", str(tmp_path / "remote"), "--sbatch", "--comment 'from turnout'", "--yes"]
+    added = turnout("hosts", "add", "hpc", *where, *options)
+    assert added.returncode == 0, added.stderr
+    assert "main (default)" in added.stdout
+    done = turnout("run", playbook(tmp_path, STEPS), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    node = last(done.stdout)["todos"]["after"]["result"]["node"]
+    assert node == cluster.ask("sinfo", "--noheader", "--format", "%n").strip()
+    assert turnout("logs", "two").stdout == "GPUs 0,1\n"
+    checked = turnout("replay", last(done.stdout)["session"], "--check")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_host_without_slurm_is_not_taken_for_a_login_node(
+    make_sshd: Callable[..., OpenSSH], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--slurm` for a host that has no `sbatch` is an error with what to do; options that are no words are refused."""
+    server = make_sshd(SetEnv=f"PATH={tmp_path}")
+    where = [f"{getpass.getuser()}@127.0.0.1:{server.port}", "--identity", str(server.folder / "client")]
+    added = turnout("hosts", "add", "hpc", *where, "--root", str(tmp_path / "remote"), "--slurm", "--yes")
+    assert added.returncode != 0
+    assert "no `sbatch`" in added.stderr
+    quote = turnout("hosts", "add", "hpc", *where, "--sbatch", "--comment 'open", "--yes")
+    assert quote.returncode == 2
+    assert "quote as in a shell" in quote.stderr

@@ -18,6 +18,7 @@ States, in the order in which the host decides them:
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -164,6 +165,16 @@ def check_id(job_id: str) -> None:
             f"`{job_id[:140]}` is no job id",
             hint="use 1 to 128 letters, digits, `.`, `_` and `-`, beginning with a letter or digit",
         )
+
+
+def sbatch_options(text: str) -> tuple[str, ...]:
+    """Options for `sbatch`, written as in a shell. Raises UsageError for an open quote."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(
+            f"the options for sbatch `{text}` are no words: {error}", hint="quote as in a shell"
+        ) from error
 
 
 def failure_kind(state: JobState) -> FailureKind | None:

@@ -14,7 +14,7 @@ import shutil
 import time
 from typing import Any
 
-from . import ending, proc, quick
+from . import ending, proc, quick, slurm
 
 GPU_COLUMNS = (
     "index,uuid,name,pci.bus_id,compute_cap,memory.total,memory.used,memory.free,utilization.gpu,temperature.gpu,"
@@ -44,6 +44,7 @@ def facts(root: str) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)), "memory": _memory(), "disks": _disks(root), "gpu": gpu_texts(),
         "pythons": pythons([engine["argv"][0] for engine in running]), "engines_running": running,
         "shm": shared_memory(), "docker": _tool("docker"), "slurm": _tool("sbatch"),
+        "partitions": slurm.partitions(),
         "systemd": os.path.isdir("/run/systemd/system"),
     }  # fmt: skip
 

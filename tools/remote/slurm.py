@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Sequence
 
 from . import store
 
-_ANSWER_S = 60.0
+_ANSWER_S, _PROBE_S = 60.0, 10.0
 _LOOK_S, _AGAIN_S = 1.0, 5.0
 EVERY_S = 5.0
 _GIVE_UP_S = 120.0
@@ -103,6 +103,20 @@ def command(words: list[str], limit_s: float, text: str = "") -> str:
         said = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
         raise Refused(f"`{words[0]}` failed: {said[-1000:]}")
     return done.stdout.decode("utf-8", "replace")
+
+
+def partitions() -> list[dict[str, Any]]:
+    """What jobs can be given to: `name`, `default`, `up`, `limit` (Slurm's words), `nodes` by state, `gres`."""
+    try:
+        lines = command(["sinfo", "--noheader", "--format", "%P|%a|%l|%F|%G"], _PROBE_S).splitlines()
+    except OSError:
+        return []
+    found = []
+    for name, up, limit, counts, gres in (line.split("|", 4) for line in lines if line.count("|") >= 4):
+        nodes = dict(zip(("allocated", "idle", "other", "total"), map(int, counts.split("/"))))
+        found.append({"name": name.rstrip("*"), "default": name.endswith("*"), "up": up == "up", "limit": limit.strip(),
+                      "nodes": nodes, "gres": "" if gres == "(null)" else gres.strip()})  # fmt: skip
+    return found
 
 
 def is_ours(folder: str) -> bool:
