@@ -52,7 +52,8 @@ def add(
     sbatch_options(settings.get("sbatch") or "")
     end = Endpoint.hop(address) if address else Endpoint("")
     known = db.read(lambda conn: stored(conn, name))
-    kept = {k: v for k, v in {**settings, "user": end.user, "port": end.port}.items() if v not in (None, "", 0)}
+    given = {**settings, "user": end.user, "port": end.port or None}
+    kept = {k: v for k, v in given.items() if v not in (None, "")}  # a 0 says something: no GPU is to be used
     row: dict[str, Any] = {"address": end.address, "settings": kept, "key": ""}
     spec = spec_of(name, row)
     key = _offered(spec)

@@ -42,11 +42,12 @@ def test_a_host_is_added_only_when_its_key_is_agreed_to(sshd: OpenSSH, tmp_path:
     assert wrong.returncode == 5
     assert hosts() == []
     shown = next(word for word in asked.stderr.split() if word.startswith("SHA256:"))
-    added = add(sshd, tmp_path, "--fingerprint", shown)
+    added = add(sshd, tmp_path, "--fingerprint", shown, "--gpus", "0")
     assert added.returncode == 0, added.stderr
     assert "disks" in added.stdout
     (row,) = hosts()
     assert (row["name"], row["fingerprint"], row["jobs"]) == ("gpu1", shown, 0)
+    assert row["gpus"] == 0, "none may be used, which is not the same as nobody knows"
     assert row["probed"] is not None
 
 
