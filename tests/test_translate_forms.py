@@ -2,53 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import shlex
 import subprocess
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from state.errors import UsageError
-from tests.cli_helpers import ROOT, turnout
+from tests.translate_helpers import COMMAND, WANTED, in_bash, server
 from tools.serving.flags import translate
-from tools.serving.flags.items import vocabulary
-from tools.serving.flags.names import (
-    ATTENTION,
-    COPIES,
-    DEFAULTS,
-    LOSSES,
-    MOE_A2A,
-    MOE_RUNNER,
-    REASONING_PARSERS,
-    TOOL_PARSERS,
-)
-from tools.serving.flags.page import missing, page
-from tools.serving.flags.table import load, versions
-
-
-def in_bash(script: str) -> list[list[str]]:
-    """The argument lists with which a script calls `python`: bash itself says what it made of it."""
-    stub = 'python() { printf "%s\\0" "$@"; printf "\\n"; }; exec() { "$@"; }; nohup() { "$@"; }\n'
-    done = subprocess.run(["bash", "-c", stub + script], capture_output=True, text=True, check=False)
-    return [line.rstrip("\0").split("\0") for line in done.stdout.splitlines() if line]
-
-
-def server(words: list[str]) -> dict[str, Any]:
-    """What SGLang's parser makes of `-m sglang.launch_server ...`."""
-    assert words[:2] == ["-m", "sglang.launch_server"], words
-    return load("sglang").parse(words[2:])
-
-
-COMMAND = 'vllm serve org/m -tp 2 --max-model-len 4096 --hf-overrides \'{"a": "b c"}\''
-WANTED = {
-    "model_path": "org/m", "host": "0.0.0.0", "port": 8000, "tp_size": 2, "context_length": 4096,
-    "json_model_override_args": '{"a": "b c"}',
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -278,70 +241,6 @@ def test_a_unit_of_podman_stays_one() -> None:
     assert "VLLM" not in text
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps(
-            [
-                {
-                    "Config": {
-                        "Image": "vllm/vllm-openai",
-                        "Entrypoint": ["vllm", "serve"],
-                        "Env": ["PATH=/bin"],
-                        "Cmd": ["org/m", "-tp", "2", "--max-model-len=4096", "--hf-overrides", '{"a": "b c"}'],
-                    }
-                }
-            ]
-        ),
-        '[vllm serve org/m --max-model-len=4096 -tp 2 --hf-overrides {"a": "b c"}]',
-        "cmd: ['vllm', 'serve', 'org/m', '-tp', '2', '--max-model-len', '4096', '--hf-overrides', '{\"a\": \"b c\"}']",
-        "vllm\0serve\0org/m\0-tp\0" + "2\0--max-model-len\0" + '4096\0--hf-overrides\0{"a": "b c"}\0',
-        "INFO non-default args: {'model': 'org/m', 'tensor_parallel_size': 2, 'max_model_len': 4096, "
-        "'hf_overrides': {'a': 'b c'}}",
-        "INFO args: Namespace(model='org/m', tensor_parallel_size=2, max_model_len=4096, hf_overrides={'a': 'b c'}, "
-        "x=None)",
-        "root 12 1.0 2.0 100 200 ? Sl 10:00 0:01 /usr/bin/python3 /usr/bin/vllm serve org/m -tp 2 --max-model-len 4096 "
-        '--hf-overrides {"a": "b c"}',
-        '--model org/m -tp 2 --max-model-len 4096 --hf-overrides \'{"a": "b c"}\'',
-        "# How\n\n```bash\n" + COMMAND + "\n```\n",
-    ],
-)
-def test_lists_and_logs_are_read(text: str) -> None:
-    """Logged arguments, `ps`, `/proc`, pages and bare flags say the same as the command did."""
-    assert translate(text).parsed == WANTED
-
-
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        (COMMAND.replace(" --", " `\n  --"), "PowerShell"),
-        (COMMAND.replace(" --", " ^\n  --"), "PowerShell"),
-        (COMMAND.replace(" --", " \\\n\n  --"), "empty line"),
-        (COMMAND.replace(" --", " \\\n  # a remark\n  --"), "a comment"),
-        (COMMAND.replace(" --", " \\ --"), "a backslash and a space"),
-        (COMMAND.replace(" --", "\u00a0--"), "spaces"),
-        (COMMAND.replace(" --", " \u2013"), "typographic dash"),
-        (COMMAND.replace('"', "\u201d").replace("'", ""), "typographic quotes"),
-        (COMMAND.replace("'", ""), "cut at its spaces"),
-    ],
-)
-def test_what_copying_did_to_a_command_is_mended_and_said(text: str, note: str) -> None:
-    """Damage that has one reading is mended, what comes out is whole, and the report says what it was."""
-    found = translate(text)
-    assert found.parsed == WANTED
-    assert found.exit_code == 10
-    assert any(note in line for line in found.warnings), found.warnings
-    assert [server(words) for words in in_bash(found.command or "")] == [WANTED]
-
-
-@pytest.mark.parametrize("prompt", ["$ ", "# ", "(venv) me@host:~/x$ ", "> "])
-def test_a_prompt_goes(prompt: str) -> None:
-    """A command that was copied with its prompt comes out without it."""
-    found = translate(prompt + COMMAND)
-    assert found.parsed == WANTED
-    assert (found.command or "").startswith("python -m sglang")
-
-
 def test_a_configuration_file_wins_less_than_the_command_line() -> None:
     """`--config` is read from what is beside it, and stays a file where a file was given."""
     config = "tensor-parallel-size: 4\nmax_model_len: 8192\nno-enable-prefix-caching: true\nhf-overrides: {a: 1}\n"
@@ -358,73 +257,3 @@ def test_a_configuration_file_wins_less_than_the_command_line() -> None:
     assert yaml.safe_load(alone.command or "")["model-path"] == "org/m"
     absent = translate("vllm serve org/m --config c.yaml")
     assert "not there" in " ".join(absent.warnings)
-
-
-def test_names_of_the_tables_exist() -> None:
-    """Every flag and value that a rule writes down is one that vLLM had, and that SGLang has."""
-    sglang, words = load("sglang"), vocabulary()
-    old = {option.dest.replace("_", "-") for table in words.tables for option in table.options}
-    for names in (COPIES, DEFAULTS, LOSSES):
-        assert not names.keys() - old, names.keys() - old
-    assert not [flag for flag in COPIES.values() if sglang.find(flag) is None]
-    for flag, values in (
-        ("--attention-backend", ATTENTION), ("--moe-runner-backend", MOE_RUNNER), ("--moe-a2a-backend", MOE_A2A),
-        ("--tool-call-parser", TOOL_PARSERS), ("--reasoning-parser", REASONING_PARSERS),
-    ):  # fmt: skip
-        option = sglang.find(flag)
-        assert option is not None
-        assert not set(values.values()) - set(option.choices or ())
-
-
-def test_the_page_is_what_the_program_does() -> None:
-    """docs/flags.md is up to date, and no known option is without a row."""
-    assert (ROOT / "docs" / "flags.md").read_text(encoding="utf-8") == page()
-    assert list(missing()) == []
-
-
-def test_a_megabyte_of_anything_is_answered_at_once() -> None:
-    """No input makes work out of proportion: the effort is bounded, whatever the text holds."""
-    size = 1 << 20
-    texts = [
-        "export A=1\n" * (size // 11) + COMMAND, "vllm serve M " + "--port 80 " * (size // 10), "{ " * (size // 2),
-        "vllm serve M --hf-overrides " + '{"a":' * (size // 5), "docker run " * (size // 11),
-        "image: vllm\nargs:\n" + "- --port=80\n" * (size // 12), "[" * size, "vllm serve M\n" * (size // 13),
-        "vllm\0" * (size // 5), "A=$A$A\n" * (size // 7) + "vllm serve $A",
-    ]  # fmt: skip
-    began = time.process_time()
-    for text in texts:
-        try:
-            translate(text)
-        except UsageError:
-            continue
-    assert time.process_time() - began < 60
-
-
-def test_the_command_line_puts_the_command_on_stdout_and_the_report_on_stderr(tmp_path: Path) -> None:
-    """So a script can be written by redirection, and programs get one JSON object."""
-    script = tmp_path / "run.sh"
-    script.write_text("#!/bin/bash\n" + COMMAND + " --config c.yaml\n", encoding="utf-8")
-    (tmp_path / "c.yaml").write_text("max-num-seqs: 7\n", encoding="utf-8")
-    done = turnout("translate", str(script))
-    assert done.returncode == 0, done.stderr
-    assert [server(words)["max_running_requests"] for words in in_bash(done.stdout)] == [7]
-    assert "clean" in done.stderr
-    told = json.loads(turnout("translate", "-", "--json", stdin=COMMAND).stdout)
-    assert told["parsed"] == WANTED
-    assert set(told) >= {"command", "form", "parsed", "env", "no_counterpart", "warnings", "refused"}
-    refused = turnout("translate", "vllm serve M --lora-path x")
-    assert refused.returncode == 20
-    assert refused.stdout == ""
-    assert "--lora-modules" in refused.stderr
-    unknown = turnout("translate", "nowhere.sh")
-    assert unknown.returncode == 2
-    assert "no file" in unknown.stderr
-
-
-def test_the_dump_for_hosts_is_python_of_long_ago() -> None:
-    """What is sent to a host is one file of the standard library that Python 3.8 reads."""
-    source = (ROOT / "tools" / "serving" / "flags" / "dump.py").read_text(encoding="utf-8")
-    tree = ast.parse(source, feature_version=(3, 8))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert imported <= {"argparse", "enum", "importlib", "json", "sys"}
-    assert versions("sglang") == ["0.5.14", "0.5.23"]

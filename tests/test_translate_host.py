@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from state.errors import HostUnusable, JobError
+from tests.cli_helpers import ROOT
 from tools.base import TOOLS, ToolCall
 from tools.hostkeys import HostSpec
 from tools.serving.flags import on_host
+from tools.serving.flags.table import versions
 from tools.ssh import Host
 
 pytestmark = pytest.mark.anyio
@@ -102,3 +105,12 @@ async def test_a_host_without_sglang_is_said_so(here: Host, tmp_path: Path, monk
 
 async def _nothing() -> dict[str, object]:
     return {"pythons": [{"path": "/usr/bin/python3", "packages": {"torch": "2"}}]}
+
+
+def test_the_dump_for_hosts_is_python_of_long_ago() -> None:
+    """What is sent to a host is one file of the standard library that Python 3.8 reads."""
+    source = (ROOT / "tools" / "serving" / "flags" / "dump.py").read_text(encoding="utf-8")
+    tree = ast.parse(source, feature_version=(3, 8))
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert imported <= {"argparse", "enum", "importlib", "json", "sys"}
+    assert versions("sglang") == ["0.5.14", "0.5.23"]
