@@ -172,7 +172,8 @@ def _model_answered(spans: Spans, e: Entry, place: int) -> None:
         call = spans.calls[p["call"]] = Span("model", p["call"], start, e.seq, more={"model": p.get("model")})
     call.end, call.status = e.time, "answered"
     spans.heard = e.time
-    call.more |= {name: p[name] for name in ("usage", "cost", "ttft_s", "stop_reason", "model") if p.get(name)}
+    call.more |= {name: p[name] for name in ("ttft_s", "stop_reason", "model") if p.get(name)}
+    _paid(call, p)
     for block in p.get("content") or ():
         if isinstance(block, Mapping) and block.get("type") == "tool_use" and "id" in block:
             named = {"input": block.get("input")}
@@ -182,8 +183,24 @@ def _model_answered(spans: Spans, e: Entry, place: int) -> None:
 
 
 def _model_failed(spans: Spans, e: Entry, place: int) -> None:
-    call = spans.calls[e.payload["call"]]
-    call.end, call.status, call.note = e.time, "failed", str(e.payload.get("reason", ""))
+    p = e.payload
+    call = spans.calls.get(p["call"])
+    if call is None:
+        name = p["call"] or f"failed {e.seq}"
+        call = spans.calls[name] = Span("model", name, min(spans.heard, e.time), e.seq, more={"model": p.get("model")})
+    call.end, call.status, call.note = e.time, "failed", str(p.get("reason", ""))
+    spans.heard = e.time
+    _paid(call, p)
+
+
+def _paid(call: Span, p: Mapping[str, Any]) -> None:
+    """What an attempt at a call used and cost is added to what those before it did."""
+    before, usage = call.more.get("usage") or {}, p.get("usage") or {}
+    if usage:
+        names = {**before, **usage}
+        call.more["usage"] = {name: int(before.get(name) or 0) + int(usage.get(name) or 0) for name in names}
+    if p.get("cost"):
+        call.more["cost"] = (call.more.get("cost") or 0.0) + p["cost"]
 
 
 def _said(spans: Spans, e: Entry, place: int) -> None:

@@ -108,7 +108,12 @@ def _given(input: Any) -> str:
     """What a tool was given, texts as they read."""
     if not isinstance(input, Mapping):
         return f" {_raw(input)}"
-    return "".join(f"\n{key}: {value if isinstance(value, str) else _raw(value)}" for key, value in input.items())
+    return "".join(f"\n{key}: {_as_read(value)}" for key, value in input.items())
+
+
+def _as_read(value: Any) -> str:
+    words = value if isinstance(value, list) and all(isinstance(word, str) for word in value) else None
+    return value if isinstance(value, str) else " ".join(words) if words else _raw(value)
 
 
 def _raw(value: Any) -> str:

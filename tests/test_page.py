@@ -11,7 +11,7 @@ import pytest
 
 from agent.page import model, page
 from agent.page.build import LIMIT, assemble
-from agent.replay import Recording
+from agent.replay import Entry, Facts, Recording
 from agent.replay_source import from_database
 from state.db import Database
 from tests import chromium
@@ -21,6 +21,14 @@ from tests.replay_story import long, tell
 
 wants_chromium = pytest.mark.skipif(chromium.find() is None, reason="there is no chromium: `apt-get install chromium`")
 HOSTILE = '</script><img src=x onerror="window.hurt=1"><script>window.hurt=2</script> {{ data }} \x1b[31m\u202e\u0000'
+
+CALL = {
+    "type": "tool_use",
+    "id": "c1",
+    "name": "sh",
+    "input": {"command": ["ls", "-l", "/srv"], "why": "to see\nwhat is there"},
+}
+ANSWER = {"call": "1", "tool_use_id": "c1", "name": "sh"}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,28 @@ def test_the_page_opens_from_disk_and_asks_nobody(browser: Chromium, file: Path)
     assert "Model cost\n0.224" in tiles
     assert "Waited for a person\n5 min 56 s" in tiles
     assert text_of(browser, ".path-list").splitlines()[:3] == ["nobody drove it", "1 h 48 min", "66 %"]
+
+
+@wants_chromium
+def test_the_page_of_a_conversation_says_what_was_done(browser: Chromium, tmp_path: Path) -> None:
+    """Without todos the head counts words and calls, a call shows what it was given, and the foot fits a phone."""
+    recording = Recording(
+        Facts("talk2345", "imported", "Talk", settings={"format": "codex"}),
+        [
+            Entry(1, 0.0, "operator.said", "operator", {"text": "list it"}),
+            Entry(2, 5.0, "model.answered", "model", {"call": "1", "content": [CALL], "usage": {"output": 3}}),
+            Entry(3, 6.0, "tool.answered", "tool:sh", {**ANSWER, "content": "no such file", "is_error": True}),
+            Entry(4, 9.0, "session.status", "import", {"status": "completed", "reason": "imported from codex"}),
+        ],
+    )
+    path = tmp_path / "talk.html"
+    path.write_text(page(recording), encoding="utf-8")
+    browser.open(path.as_uri(), width=390, height=844)
+    assert browser.errors() == []
+    assert text_of(browser, ".verdict") == "Recorded over 9.0 s. 1 message of a person, 1 tool call, 1 failed."
+    assert text_of(browser, ".out summary") == "→ sh ls -l /srv, why: to see"
+    assert text_of(browser, ".out pre") == "command: ls -l /srv\nwhy: to see\nwhat is there"
+    assert browser.evaluate("document.querySelector('.player select').getBoundingClientRect().right") <= 390
 
 
 @wants_chromium

@@ -105,6 +105,20 @@ def test_a_foreign_log_without_requests_has_turns_all_the_same() -> None:
     assert steps == [("model", 60), ("tool", 10), ("model", 20), ("ask", 100)]
 
 
+def test_what_a_failed_attempt_cost_is_counted() -> None:
+    """Attempts of one call add up, and one that nothing asked for is a call, too."""
+    told: list[tuple[str, dict[str, object]]] = [
+        ("model.asked", {"call": "1", "model": "m"}),
+        ("model.failed", {"call": "1", "reason": "cut", "usage": {"input": 5}, "cost": 0.5}),
+        ("model.answered", {"call": "1", "content": [], "usage": {"input": 5, "output": 2}, "cost": 0.25}),
+        ("model.failed", {"call": "", "reason": "turn aborted", "usage": {"output": 4}}),
+    ]
+    spans = Spans(Entry(n, float(n), kind, "x", payload) for n, (kind, payload) in enumerate(told, 1))
+    first, second = spans.calls.values()
+    assert (first.more["usage"], first.more["cost"], first.status) == ({"input": 10, "output": 2}, 0.75, "answered")
+    assert (second.more["usage"], second.status) == ({"output": 4}, "failed")
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [

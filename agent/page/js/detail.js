@@ -174,7 +174,9 @@ function makeDetail(m, act) {
       d?.text !== undefined
         ? h("pre", { class: "said-text" }, d.text)
         : (d?.blocks || []).map((b) =>
-            h("pre", { class: "said-text" }, b.text || b.thinking || JSON.stringify(b, null, 1)),
+            b.type === "tool_use"
+              ? h("pre", {}, `→ ${b.name}\n${given(b.input)}`)
+              : h("pre", { class: "said-text" }, b.text || b.thinking || JSON.stringify(b, null, 1)),
           ),
       h("h3", {}, "Payload"),
       h("pre", {}, JSON.stringify(d?.rest ?? d, null, 1)),

@@ -61,12 +61,26 @@ function longText(text, wanted, lines = 14) {
   return node;
 }
 
+const wordsOf = (v) => (Array.isArray(v) && v.every((word) => typeof word === "string") ? v.join(" ") : v);
+
+/** What a tool was given, on a line: what comes first says most and needs no name. */
 function callSummary(input) {
   if (!input || typeof input !== "object") return String(input ?? "");
-  const first = Object.entries(input)
+  return Object.entries(input)
+    .map(([k, v]) => [k, wordsOf(v)])
     .filter(([, v]) => ["string", "number", "boolean"].includes(typeof v))
-    .map(([k, v]) => `${k}: ${String(v).split("\n")[0]}`);
-  return first.join(", ").slice(0, 160);
+    .map(([k, v], n) => `${n ? `${k}: ` : ""}${String(v).trim().split("\n")[0]}`)
+    .join(", ")
+    .slice(0, 160);
+}
+
+/** The same in full, texts as they read. */
+function given(input) {
+  if (!input || typeof input !== "object") return JSON.stringify(input);
+  return Object.entries(input)
+    .map(([k, v]) => [k, wordsOf(v)])
+    .map(([k, v]) => `${k}: ${typeof v === "string" ? v : JSON.stringify(v, null, 1)}`)
+    .join("\n");
 }
 
 /** What one message shows: talk as talk, everything else as a line. */
@@ -130,7 +144,7 @@ function blockNode(block, wanted) {
       "details",
       { class: "out" },
       h("summary", {}, "→ ", h("b", {}, block.name), " ", marked(callSummary(block.input), wanted)),
-      h("pre", {}, JSON.stringify(block.input, null, 2)),
+      h("pre", {}, marked(given(block.input), wanted)),
     );
   return h("pre", {}, JSON.stringify(block, null, 1));
 }

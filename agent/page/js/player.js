@@ -74,7 +74,8 @@ function makePlayer(m, act) {
   function at(place) {
     const all = place === m.rows.length;
     range.value = String(place);
-    where.textContent = `${place} / ${m.rows.length} · ${clock(all ? m.end : timeAt(m, place))}`;
+    const of = h("span", { class: "of" }, ` / ${m.rows.length}`);
+    where.replaceChildren(String(place), of, ` · ${clock(all ? m.end : timeAt(m, place))}`);
   }
 
   const faster = (by) => setSpeed(SPEEDS[clamp(SPEEDS.indexOf(speed) + by, 0, SPEEDS.length - 1)]);

@@ -9,7 +9,7 @@ function chart(m, curve, act) {
     usual = [...values].sort((a, b) => a - b)[Math.floor(values.length * 0.9)];
   let high = Math.max(...values);
   if (low >= 0 && usual > 0 && high > 4 * usual) high = 2 * usual; // one outlier must not flatten the rest
-  const zero = low >= 0 && low < high * 0.5 ? 0 : low;
+  const zero = low >= 0 && (low < high * 0.5 || low === high) ? 0 : low;
   if (high === zero) high = zero + 1;
   const t0 = points[0][0],
     t1 = points[points.length - 1][0];
@@ -35,7 +35,7 @@ function chart(m, curve, act) {
     dot,
     s("text", { x: PLOT.left, y: PLOT.h - 4, class: "plot-text" }, clock(t0)),
     s("text", { x: PLOT.w - PLOT.right, y: PLOT.h - 4, class: "plot-text end" }, clock(t1)),
-    s("text", { x: PLOT.left, y: 9, class: "plot-text" }, amount(high)),
+    s("text", { x: PLOT.left, y: 9, class: "plot-text" }, zero ? `${amount(zero)} to ${amount(high)}` : amount(high)),
   );
   const show = (n) => {
     dot.setAttribute("cx", x(points[n][0]));

@@ -13,7 +13,10 @@ function verdict(m) {
     for (const status of ["cancelled", "skipped"]) if (count(status)) parts.push(`${count(status)} ${status}`);
     if (count("in_progress")) parts.push(`${count("in_progress")} running`);
   } else {
-    parts.push(plural(m.rows.length, "message"));
+    const said = m.rows.filter((row) => m.kinds[row[3]][0] === "operator.said").length;
+    parts.push(`${plural(said, "message")} of a person`);
+    const failed = m.tools.filter(([, , , status]) => status === "failed").length;
+    if (m.tools.length) parts.push(`${plural(m.tools.length, "tool call")}${failed ? `, ${amount(failed)} failed` : ""}`);
   }
   if (m.totals.retries) parts.push(plural(m.totals.retries, "retry", "retries"));
   const races = m.todos
@@ -27,15 +30,16 @@ function verdict(m) {
       paused: "Paused after",
       running: m.session.live ? "Running for" : "Still open after",
     }[state] || state;
+  const kept = m.session.format; // another program recorded it: what it came to is not known
   return h(
     "p",
     { class: "verdict" },
-    h("b", { class: `tone ${state}` }, `${verb} ${duration(m.end)}`),
+    h("b", { class: `tone ${state}` }, `${kept ? "Recorded over" : verb} ${duration(m.end)}`),
     ". ",
     parts.join(", "),
     ".",
     races,
-    m.session.reason ? [" ", h("span", { class: "quiet" }, m.session.reason)] : null,
+    m.session.reason && !kept ? [" ", h("span", { class: "quiet" }, m.session.reason)] : null,
   );
 }
 
