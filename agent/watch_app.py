@@ -181,10 +181,11 @@ class WatchApp(App[None]):
         self._draw()
 
     async def action_logs(self) -> None:
-        """Show the log of the job that runs at the moment; read from its host when first asked for."""
+        """Show the log of the job that runs at the moment; read from its host, while it may grow each time anew."""
         self.panes.logging = not self.panes.logging
         self.panes.scrolled = 0
-        if self.panes.logging and self.panes.logs is None and self.db is not None:
+        unread = self.panes.logs is None or self._runs()
+        if self.panes.logging and unread and self.db is not None:
             self._say("reading the logs of jobs from their hosts ...")
             db = self.db
             worker = self.run_worker(lambda: self.panes.read_logs(db), thread=True, exclusive=True, group="logs")

@@ -79,7 +79,9 @@ class Panes:
         """Read the logs of all jobs, as far as their hosts can be reached; from a thread."""
         from agent.replay_logs import fetch  # SSH is not needed to watch
 
-        self.logs = fetch(db, self.recording, self.missing.append)
+        missing: list[str] = []
+        self.logs = fetch(db, self.recording, missing.append)
+        self.missing = missing
 
     @property
     def covered(self) -> bool:

@@ -94,6 +94,7 @@ def test_the_page_of_a_conversation_says_what_was_done(browser: Chromium, tmp_pa
     assert browser.errors() == []
     assert text_of(browser, ".verdict") == "Recorded over 9.0 s. 1 message of a person, 1 tool call, 1 failed."
     assert text_of(browser, ".out summary") == "→ sh ls -l /srv, why: to see"
+    browser.evaluate("document.querySelector('.out').open = true")
     assert text_of(browser, ".out pre") == "command: ls -l /srv\nwhy: to see\nwhat is there"
     assert browser.evaluate("document.querySelector('.player select').getBoundingClientRect().right") <= 390
 

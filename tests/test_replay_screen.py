@@ -216,5 +216,9 @@ def test_a_running_session_is_followed_and_not_touched(db: Database) -> None:
         assert len(app.panes.recording) == before + 1
         assert app.player.at_end, "it is seen at once, not in its old timing"
         assert "✔" in text(app, "graph")
+        read: list[int] = []
+        app.panes.read_logs = lambda db: read.append(1) or setattr(app.panes, "logs", {})  # type: ignore
+        await pilot.press("l", "l", "l")
+        assert len(read) == 2, "a log that may have grown is read each time it is opened"
 
     drive(db, act, session="livel234", at="99")

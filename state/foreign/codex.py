@@ -301,7 +301,9 @@ class Teller:
     def _failed(self, time: float | None, kind: talk.CallFailure, reason: str) -> None:
         """A response came to nothing; what was counted for it was paid for."""
         self._close()
-        spent = {"model": self._model or "unknown", "usage": usage_of(self._early)} if self._early else {}
+        spent: dict[str, Any] = (
+            {"model": self._model or "unknown", "usage": usage_of(self._early)} if self._early else {}
+        )
         self._early = {}
         self.story.add(time, talk.model_failed("", kind, reason, attempt=1, **spent))
 
