@@ -115,8 +115,12 @@ class Board:
             handler(self, payload, time)
         self.updated = time
 
+    def last_words(self) -> dict[str, Progress]:
+        """What jobs said last, by their ids."""
+        return {id: job.progress for id, job in self.jobs.items() if job.progress is not None}
+
     def progress(self, state: JobState, time: float) -> None:
-        """A running job said how far it is."""
+        """A job said how far it is, or was when it ended."""
         job = self.jobs.get(state.id)
         if job is not None and state.progress is not None:
             job.progress = state.progress

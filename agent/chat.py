@@ -24,6 +24,7 @@ from rich.text import Text
 from agent.board import Board
 from agent.chat_entries import Conversation, Entry
 from agent.chat_text import event_line
+from agent.questions import NOBODY
 from state.changes import Change
 from state.db import Database
 from state.errors import TurnoutError, UsageError
@@ -33,7 +34,6 @@ from tools.permissions_kept import keep, rules_path
 from tools.permissions_rules import Rule
 
 UNTITLED = "Conversation"
-NOBODY = "no terminal to ask on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class Chat:
             self.talk.answer(todo, "yes", by="--yes")
             return
         if not self.attended:
-            words = Text(f"? {todo} asks: {question} No: there is {NOBODY}.", "magenta")
+            words = Text(f"? {todo} asks: {question} No: there is {NOBODY}; `--yes` says yes.", "magenta")
             self.conversation.event(words, seq=None, time=time.time())
             if self.talk is not None:
                 self.talk.answer(todo, "no", by=NOBODY)

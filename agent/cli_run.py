@@ -65,14 +65,11 @@ def _stay(
         else:
             say(f"{word} {session}; come back with `turnout resume {session}`")
 
-    def view(state: SessionState) -> View:
-        if json:
-            return JsonView(yes=yes)
-        if live:
-            from agent.live import LiveView
+    views: list[View] = []
 
-            return LiveView(board, yes=yes)
-        return PlainView(board, yes=yes)
+    def view(state: SessionState) -> View:
+        views.append(_view(board, yes=yes, json=json, live=live))
+        return views[0]
 
     outcome = runner.drive(db, session, view, retry=retry)
     for remark in outcome.notes:
@@ -81,8 +78,21 @@ def _stay(
         if json:
             say_json(outcome.as_json())
         else:
-            summary(db.read(lambda conn: read_board(conn, session)), report=outcome.report)
+            ended = db.read(lambda conn: read_board(conn, session))
+            for id, said in views[0].last_words().items():
+                ended.jobs[id].progress = said
+            summary(ended, report=outcome.report)
     return outcome.exit_code
+
+
+def _view(board: Board, *, yes: bool, json: bool, live: bool) -> View:
+    if json:
+        return JsonView(yes=yes)
+    if live:
+        from agent.live import LiveView
+
+        return LiveView(board, yes=yes)
+    return PlainView(board, yes=yes)
 
 
 def _tell_end(board: Board, report: str | None, *, json: bool) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,7 +21,7 @@ from agent.questions import can_ask
 from agent.screen import Screen
 from agent.views import View
 from state.changes import Change
-from tools.jobs import ContactEvent, JobState
+from tools.jobs import ContactEvent, JobState, Progress
 
 REFRESH_S = 0.2
 STOPS = "Ctrl-C stops dispatching; jobs go on"
@@ -53,6 +53,10 @@ class LiveView(View):
     def progressed(self, job: JobState) -> None:
         with self._lock:
             self.board.progress(job, time.time())
+
+    def last_words(self) -> Mapping[str, Progress]:
+        with self._lock:
+            return self.board.last_words()
 
     def contact(self, event: ContactEvent) -> None:
         with self._lock:

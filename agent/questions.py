@@ -17,6 +17,10 @@ Answer = Callable[[str, str, str], None]
 """Called with todo, answer and who gave it."""
 
 
+NOBODY = "no terminal to ask on"
+"""Who said no where nobody could be asked."""
+
+
 def can_ask() -> bool:
     """Whether an operator sits at this terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()

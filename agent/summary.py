@@ -9,10 +9,12 @@ from rich.text import Text
 
 from agent.board import Board
 from agent.pace import clock
-from agent.painter import SYMBOLS, WORDS
+from agent.painter import SYMBOLS, WORDS, plain
+from agent.questions import NOBODY
 from agent.screen import screen
 
 MAX_SHOWN = 10
+MAX_LINE = 300
 
 
 def counts(board: Board) -> str:
@@ -41,6 +43,8 @@ def lines(board: Board, *, report: str | None = None) -> list[Text]:
     for todo in failures[:MAX_SHOWN]:
         reason = " ".join((todo.reason or "").split())
         out.append(Text.assemble(("  ✘ ", "red"), (todo.id.ljust(width), "bold"), f"  {reason}"))
+        if todo.job is not None and todo.job.last_line:
+            out.append(Text(f"    {'':{width}}  its log ends with: {plain(todo.job.last_line)[:MAX_LINE]}"))
         if todo.job is not None:
             out.append(Text(f"    {'':{width}}  turnout logs {todo.job.id}", "dim"))
     if len(failures) > MAX_SHOWN:
@@ -51,8 +55,13 @@ def lines(board: Board, *, report: str | None = None) -> list[Text]:
         out.append(Text(f"  {len(alive)} job{'s' * (len(alive) > 1)} still running there: {names}"))
     if report:
         out.append(Text(f"  report: {report}"))
+    unasked = [todo.id for todo in board.todos.values() if todo.status == "failed" and NOBODY in (todo.reason or "")]
+    if unasked:
+        names = ", ".join(unasked[:MAX_SHOWN])
+        out.append(Text(f"  nobody was there to ask about {names}: `--yes` answers every question with yes"))
     if status in ("paused", "running"):
         out.append(Text(f"  go on with `turnout resume {board.session}`"))
     elif status == "failed":
-        out.append(Text(f"  try what failed again with `turnout resume {board.session} --retry`"))
+        yes = " --yes" if unasked else ""
+        out.append(Text(f"  try what failed again with `turnout resume {board.session} --retry{yes}`"))
     return out

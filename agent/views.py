@@ -18,9 +18,9 @@ from typing import Any, TextIO
 from agent.board import Board, BoardTodo
 from agent.pace import amount, clock
 from agent.painter import WORDS
-from agent.questions import Answer, Questions, can_ask
+from agent.questions import NOBODY, Answer, Questions, can_ask
 from state.changes import Change
-from tools.jobs import ContactEvent, JobState
+from tools.jobs import ContactEvent, JobState, Progress
 
 
 class Lines:
@@ -65,7 +65,11 @@ class View:
         """These changes are stored, under these numbers."""
 
     def progressed(self, job: JobState) -> None:
-        """A running job said how far it is."""
+        """A job said how far it is; one that has ended, what its last words were."""
+
+    def last_words(self) -> Mapping[str, Progress]:
+        """What jobs said last, by their ids, as far as this view has seen it."""
+        return {}
 
     def contact(self, event: ContactEvent) -> None:
         """A host was reached or lost."""
@@ -79,7 +83,7 @@ class View:
                 self._questions = Questions(self._give, self.pause, self.go_on)
             self._questions.put(todo, question, default)
         else:
-            self._give(todo, "no", "no terminal to ask on")
+            self._give(todo, "no", NOBODY)
 
     def can_ask(self) -> bool:
         return False
@@ -122,7 +126,7 @@ class JsonView(View):
             self._emit(change.kind, change.payload, seq=seq, actor=change.actor)
 
     def progressed(self, job: JobState) -> None:
-        if job.progress is not None:
+        if job.progress is not None and not job.terminal:
             p = job.progress
             told = {"id": job.id, "done": p.done, "total": p.total, "unit": p.unit, "line": p.line}
             self._emit("job.progress", told)
@@ -190,10 +194,13 @@ class PlainView(View):
     def progressed(self, job: JobState) -> None:
         now = time.time()
         self.board.progress(job, now)
-        if job.progress is None or now - self._told.get(job.id, 0.0) < self.PROGRESS_EVERY_S:
+        if job.progress is None or job.terminal or now - self._told.get(job.id, 0.0) < self.PROGRESS_EVERY_S:
             return
         self._told[job.id] = now
         self.say(f"{self._name(job.id)} {progress_words(self.board, job.id, now)}".rstrip())
+
+    def last_words(self) -> Mapping[str, Progress]:
+        return self.board.last_words()
 
     def contact(self, event: ContactEvent) -> None:
         before = self.board.lost.get(event.host)
@@ -205,7 +212,7 @@ class PlainView(View):
 
     def asked(self, todo: str, question: str, default: str) -> None:
         if not self._yes and not self.can_ask():
-            self.say(f"{todo.ljust(self._width)} asks: {question} No: there is no terminal to ask on.")
+            self.say(f"{todo.ljust(self._width)} asks: {question} No: there is {NOBODY}; `--yes` says yes.")
         super().asked(todo, question, default)
 
     def can_ask(self) -> bool:

@@ -100,7 +100,7 @@ def test_plain_lines_tell_what_a_person_would_ask() -> None:
         "stopping: nothing new starts, jobs go on; Ctrl-C again leaves at once",
         "bench 400/1,000 samples  loss 0.1",
         "no contact with gpu1: no answer; jobs there go on, trying again",
-        "serve asks: Go on? No: there is no terminal to ask on.",
+        "serve asks: Go on? No: there is no terminal to ask on; `--yes` says yes.",
     ]
 
 

@@ -162,3 +162,13 @@ def test_kill_asks_on_a_terminal(terminal: Callable[..., Terminal], tmp_path: Pa
     again.type("y\r")
     assert again.end()[0] == 0
     driver.communicate(timeout=60)
+
+
+def test_the_end_of_a_live_picture_has_the_last_words_of_a_failed_job(
+    terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    """Below the picture the summary shows the last line of the log, as it does in plain lines."""
+    steps = "  - {id: bad, job: {host: local, run: 'echo no such model; exit 7'}}\n"
+    code, text = terminal("run", playbook(tmp_path, steps)).end()
+    assert code == 1
+    assert "its log ends with: no such model" in text
