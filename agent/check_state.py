@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.state import HostInfo, SessionState
+from agent.infos import HostInfo
+from agent.state import SessionState
 from state.errors import UsageError
 from state.models import Message
 

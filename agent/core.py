@@ -21,7 +21,8 @@ from typing import Any
 from agent import core_edit, core_notice, core_start
 from agent.attempt import job_id
 from agent.events import Answered, Cancel, Edit, Event, Go, JobSeen, Pause, Reset, Stop, ToolEnded
-from agent.state import JobInfo, SessionState
+from agent.infos import JobInfo
+from agent.state import SessionState
 from state import changes as c
 from state import conversation as talk
 from state.changes import Change

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.attempt import job_id, job_spec
 from agent.events import Answered
-from agent.state import JobInfo, TodoInfo
+from agent.infos import JobInfo, TodoInfo
 from agent.templates import evaluate, render_tree
 from state import changes as c
 from state import conversation as talk

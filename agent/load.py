@@ -17,7 +17,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Text, cast, func, select
 
-from agent.state import HostInfo, JobInfo, SessionState, TodoInfo
+from agent.infos import HostInfo, JobInfo, TodoInfo
+from agent.state import SessionState
 from state import changes as c
 from state.changes import Change
 from state.errors import NotFound

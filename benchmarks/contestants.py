@@ -24,8 +24,9 @@ import asyncssh
 
 from agent.dispatcher import Dispatcher
 from agent.hosts import open_hosts
+from agent.infos import HostInfo
 from agent.load import creation, load, new_id
-from agent.state import HostInfo, SessionState
+from agent.state import SessionState
 from benchmarks.common import cpu_s, peak_mb, spec_from_json, workplace
 from state import owner
 from state.changes import Change

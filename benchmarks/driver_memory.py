@@ -24,8 +24,8 @@ import anyio
 
 from agent.dispatcher import Dispatcher
 from agent.hosts import open_hosts
+from agent.infos import HostInfo
 from agent.load import load
-from agent.state import HostInfo
 from benchmarks.common import (
     Aim,
     idle,

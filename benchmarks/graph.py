@@ -23,8 +23,9 @@ from typing import Any
 
 from agent.core import Core
 from agent.events import Go, JobSeen
+from agent.infos import HostInfo
 from agent.load import load
-from agent.state import HostInfo, SessionState
+from agent.state import SessionState
 from benchmarks.common import Aim, idle, median, peak_mb, percentile, save, wait_until_quiet, workplace
 from benchmarks.contestants import store
 from state.db import Database

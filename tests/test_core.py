@@ -7,7 +7,8 @@ from typing import Any
 
 from agent.core import Core, open_effects
 from agent.events import Answered, Cancel, Event, Go, JobSeen, Reset, Stop, ToolEnded
-from agent.state import HostInfo, SessionState
+from agent.infos import HostInfo
+from agent.state import SessionState
 from state.changes import Change
 from state.specs import Retry, TodoSpec
 

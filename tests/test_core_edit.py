@@ -6,8 +6,9 @@ from typing import Any
 
 from agent.core import Core
 from agent.events import Add, Alter, Answered, Cancel, Edit, Go, JobSeen, Kill, Link, Op, Pause, Reset, ToolEnded
+from agent.infos import HostInfo
 from agent.joining import edits
-from agent.state import HostInfo, SessionState
+from agent.state import SessionState
 from state.changes import Change
 from state.specs import EdgeSpec, Plan, TodoSpec
 
