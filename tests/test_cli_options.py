@@ -32,7 +32,7 @@ EXPECTED = {
     "turnout doctor": "--db --help --hosts --json --rebuild",
     "turnout version": "--help",
     "turnout hosts": "--help",
-    "turnout hosts add": "--db --fingerprint --gpus --help --identity --max-jobs --python --root --yes -y"
+    "turnout hosts add": "--db --fingerprint --gpus --help --identity --max-jobs --python --root --sbatch --slurm --yes -y"
     " NAME [[USER@]ADDRESS[:PORT]]",
     "turnout hosts list": "--db --help --json",
     "turnout hosts probe": "--db --help --json NAME",
