@@ -32,8 +32,8 @@ EXPECTED = {
     "turnout doctor": "--db --help --hosts --json --rebuild",
     "turnout version": "--help",
     "turnout hosts": "--help",
-    "turnout hosts add": "--db --fingerprint --gpus --help --identity --max-jobs --python --root --sbatch --slurm --yes -y"
-    " NAME [[USER@]ADDRESS[:PORT]]",
+    "turnout hosts add": "--db --fingerprint --gpus --help --identity --max-jobs --python --root --sbatch --slurm"
+    " --yes -y NAME [[USER@]ADDRESS[:PORT]]",
     "turnout hosts list": "--db --help --json",
     "turnout hosts probe": "--db --help --json NAME",
     "turnout hosts trust": "--db --fingerprint --help --yes -y NAME",
