@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from agent.replay_spans import Span, Spans, TodoTimes
+from agent.replay_words import todo_name
 from state.graph import MET
 
 EPSILON_S = 0.05
@@ -115,7 +116,7 @@ class _Chain:
     def _todo_steps(self, todo: TodoTimes, start: float, end: float) -> list[Step]:
         """Its own time, without the time in which nobody drove the session and its job was over."""
         kind, tries = str(todo.spec.get("kind", "todo")), len(todo.attempts)
-        label = f"{todo.id}, {tries} tries" if tries > 1 else todo.id
+        label = todo_name(todo.id) + (f", {tries} tries" if tries > 1 else "")
         over = self._over.get(todo.id, end)
         if kind == "job" and _overlap(self.spans.absences, max(start, over), end) > EPSILON_S:
             return [Step(kind, label, start, over, todo.id), Step("away", "nobody drove it", over, end)]
@@ -126,7 +127,9 @@ class _Chain:
             return []
         if _overlap(self.spans.absences, start, end) > (end - start) / 2:
             return [Step("away", "nobody drove it", start, end)]
-        return [Step("queue", f"{todo.spec.get('group') or todo.id} waited for a place", start, end, todo.id)]
+        return [
+            Step("queue", f"{todo.spec.get('group') or todo_name(todo.id)} waited for a place", start, end, todo.id)
+        ]
 
     def _between(self, start: float, end: float) -> list[Step]:
         """What went on in a stretch that no todo explains; of several things at once the one that began first."""

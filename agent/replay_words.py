@@ -149,13 +149,19 @@ def _short(value: Any) -> str:
     return amount(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def todo_name(id: str) -> str:
+    """A todo by its id; the question whether a call of the model may be made has one that nobody knows."""
+    return "permission" if id.startswith("call:") else id
+
+
 def _todo_status(p: Mapping[str, Any]) -> str:
+    id = todo_name(p["id"])
     if p["now"] == "in_progress":
         again = f", try {p['attempt']}" if p.get("attempt", 1) > 1 else ""
-        return f"{p['id']} started{' on ' + p['host'] if p.get('host') else ''}{again}"
+        return f"{id} started{' on ' + p['host'] if p.get('host') else ''}{again}"
     if p["now"] == "pending":
-        return f"{p['id']} is to be tried again{_why(p)}"
-    return f"{p['id']} {p['now']}{_why(p)}{_result(p)}"
+        return f"{id} is to be tried again{_why(p)}"
+    return f"{id} {p['now']}{_why(p)}{_result(p)}"
 
 
 def job_name(id: str) -> str:
@@ -189,7 +195,11 @@ def _model_answered(p: Mapping[str, Any]) -> str:
     said = " ".join(str(b.get("text", "")) for b in content if b.get("type") == "text")
     tools = _uses([b for b in content if b.get("type") == "tool_use"])
     said = _first(said, 80 if tools else 160)
-    return "  ".join(part for part in (said, tools) if part) or f"({p.get('stop_reason')})"
+    return "  ".join(part for part in (said, tools) if part) or _silent(p.get("stop_reason"))
+
+
+def _silent(reason: Any) -> str:
+    return "(had nothing to add)" if reason == "end_turn" else f"({reason})"
 
 
 def _uses(blocks: Sequence[Mapping[str, Any]]) -> str:
@@ -241,23 +251,25 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "session.created": lambda p: f"{p['title']}" + (f", by playbook {p['playbook']}" if p.get("playbook") else ""),
     "session.status": lambda p: f"session {p['status']}{_why(p)}",
     "session.resumed": lambda p: "session resumed",
-    "todo.added": lambda p: f"{p['id']} added: {p['title']}",
-    "todo.linked": lambda p: f"{p['dst']} after {p['src']}" + ("" if p["on"] == "success" else f", on {p['on']}"),
+    "todo.added": lambda p: f"{todo_name(p['id'])} added: {p['title']}",
+    "todo.linked": lambda p: (
+        f"{todo_name(p['dst'])} after {todo_name(p['src'])}" + ("" if p["on"] == "success" else f", on {p['on']}")
+    ),
     "todo.changed": lambda p: f"{p['id']} changed: " + ", ".join(k for k in p if k != "id"),
     "todo.status": _todo_status,
-    "playbook.loaded": lambda p: f"playbook {p['playbook']} joins as {p['prefix']}",
+    "playbook.loaded": lambda p: f"playbook {p['playbook']} joins" + (f" as {p['prefix']}" if p["prefix"] else ""),
     "job.submitted": _job_submitted,
     "job.state": _job_state,
     "job.reported": _job_reported,
     "job.cancel": lambda p: f"job {job_name(p['id'])} is being stopped{_why(p)}",
-    "approval.asked": lambda p: f"{p['todo']} asks: {_first(p['question'])}",
-    "approval.answered": lambda p: f"{p['todo']} answered {p['answer']}, by {p['by']}{_why(p)}",
+    "approval.asked": lambda p: f"{todo_name(p['todo'])} asks: {_first(p['question'])}",
+    "approval.answered": lambda p: f"{todo_name(p['todo'])} answered {p['answer']}, by {p['by']}{_why(p)}",
     "operator.said": _notes("", "text"),
     "model.asked": lambda p: f"asked {p['model']}" + (f" to {p['purpose']}" if p.get("purpose") == "compact" else ""),
     "model.answered": _model_answered,
     "model.failed": lambda p: f"model {p['kind']}, try {p.get('attempt', 1)}{_why(p)}",
     "tool.answered": _tool_answered,
-    "notice.raised": _notes("", "text"),
+    "notice.raised": _notes("notice: ", "text"),
     "notice.delivered": lambda p: "the model was told " + ", ".join(map(str, p["ids"])),
     "conversation.compacted": lambda p: f"compacted up to message {p['through']}",
     "conversation.cleared": lambda p: "older tool results are left out from here on",

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from agent.pace import clock
 from agent.replay_spans import Span, Spans
+from agent.replay_words import todo_name
 
 NAME = 14
 GAP = 4
@@ -48,7 +49,7 @@ def lanes(spans: Spans, *, at: float, width: int, height: int) -> list[Text]:
 def _lanes(spans: Spans) -> list[_Lane]:
     started = [todo for todo in spans.todos.values() if todo.attempts]
     started.sort(key=lambda todo: todo.attempts[0].start)
-    out = [_Lane(todo.id, todo.attempts) for todo in started]
+    out = [_Lane(todo_name(todo.id), todo.attempts) for todo in started]
     out += _gpus(spans)
     out += [_Lane(f"◇ {child.note}", [child]) for child in spans.children.values()]
     if spans.calls:

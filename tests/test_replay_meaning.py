@@ -184,6 +184,12 @@ def use(name: str, **given: object) -> dict[str, object]:
         ("tool.answered", {"name": "todo", "content": '[{"op": "add", "id": "a"}]'}, "todo → a added"),
         ("foreign.record", {"format": "codex", "place": "r line 2", "raw": {"type": "x", "payload": {"type": "y"}}},
          "codex x y, r line 2"),
+        ("model.answered", {"content": [], "stop_reason": "end_turn"}, "(had nothing to add)"),
+        ("todo.status", {"id": "a", "now": "completed", "result": {"job": "s.a.1", "host": "h", "acc": 0.5}},
+         "a completed · acc 0.5"),
+        ("todo.status", {"id": "g", "now": "failed", "reason": "no", "result": {"value": False}}, "g failed: no"),
+        ("approval.asked", {"todo": "call:t1", "question": "run it?"}, "permission asks: run it?"),
+        ("playbook.loaded", {"playbook": "p", "prefix": ""}, "playbook p joins"),
         ("foreign.record", {"format": "codex", "place": "r line 2", "raw": [1]}, "codex record, r line 2"),
     ],
 )  # fmt: skip

@@ -162,7 +162,7 @@ function makeGraph(m, act) {
 
   function box(id, node, where) {
     const single = node.todos.length === 1 ? node.todos[0] : null;
-    const name = single ? single.id : `${id.slice(6)} × ${node.todos.length}`;
+    const name = single ? named(single.id) : `${id.slice(6)} × ${node.todos.length}`;
     const state = s("text", { class: "box-mark", x: 14, y: 20 });
     const under = s("text", { class: "box-under", x: 32, y: 36 });
     const bar = s("rect", { class: "box-bar", x: 0, y: size.h - 3, width: 0, height: 3 });

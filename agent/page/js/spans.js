@@ -175,7 +175,7 @@ function todoLane(m, t) {
       cls: `gate ${look(t, t.status)}`,
       title: `${t.id} ${t.status}${t.last[2] ? `: ${t.last[2]}` : ""}`,
     });
-  return { name: t.id, note: t.kind === "job" ? "" : t.kind, kind: "todo", todo: t, bars, marks, open: { todo: t.id } };
+  return { name: named(t.id), note: t.kind === "job" ? "" : t.kind, kind: "todo", todo: t, bars, marks, open: { todo: t.id } };
 }
 
 function groupLane(m, name, members) {

@@ -78,6 +78,8 @@ function amount(n) {
 const plural = (n, word, words) => `${n.toLocaleString("en")} ${n === 1 ? word : words || word + "s"}`;
 const percent = (share) => (share > 0 && share < 0.01 ? "<1 %" : `${Math.round(share * 100)} %`);
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
+/** A todo's name; the question whether a call of the model may be made has an id that nobody knows. */
+const named = (id) => (id.startsWith("call:") ? "permission" : id);
 const mono = (text) => h("code", {}, text);
 
 /** Round steps for an axis: the smallest that leaves at most `most` of them. */
