@@ -97,7 +97,7 @@ def run(
     if dry_run:
         from agent import cli_playbook_show
 
-        return cli_playbook_show.dry_run(playbook, given, host=host, json=json)
+        return cli_playbook_show.dry_run(playbook, given, host=host, db=db, json=json)
     from agent import cli_run
 
     with cli_frame.database(db, make=True) as opened:

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from agent import playbook
 from agent.board import PLANNED, Board, BoardTodo
-from agent.cli_frame import say, say_json
+from agent.cli_frame import database, say, say_json
+from agent.host_names import added, unknown_hosts
 from agent.load import creation
 from agent.painter import to_ascii
 from agent.picture import draw
@@ -25,6 +26,7 @@ from agent.playbook_yaml import read
 from agent.screen import screen
 from agent.tables import columns
 from agent.templates import render, render_tree
+from state.db import Database
 from state.errors import PlaybookError, TurnoutError
 from state.specs import Plan
 from tools import builtin  # noqa: F401 - registers the tools
@@ -85,16 +87,17 @@ def show(name: str, *, json: bool) -> None:
     _print(_board(found), console)
 
 
-def dry_run(name: str, sets: Mapping[str, str], *, host: str | None, json: bool) -> int:
+def dry_run(name: str, sets: Mapping[str, str], *, host: str | None, db: str | None, json: bool) -> int:
     """What `turnout run` would run: the todos in order, with commands as far as they are known. Returns 0."""
     plan = playbook.load(playbook.find(name), sets, host=host, tools=TOOLS)
     board = Board(session="", title=plan.title, playbook=plan.name, params=plan.params)
     for change in creation(plan, {"params": dict(plan.params)}):
         board.apply(change.kind, change.payload, 0.0)
     todos = [_would(board, todo, plan) for todo in board.todos.values()]
+    unknown = unknown_hosts(plan, _added_hosts(db))
     if json:
         told = {"playbook": plan.name, "title": plan.title, "source": plan.source, "params": plan.params}
-        say_json({**told, "todos": todos, "estimate": estimate(plan)})
+        say_json({**told, "todos": todos, "estimate": estimate(plan), "unknown_hosts": list(unknown)})
         return 0
     console = screen()
     console.print(Text.assemble((plan.title, "bold"), f"  {plan.name}"), soft_wrap=True)
@@ -108,8 +111,19 @@ def dry_run(name: str, sets: Mapping[str, str], *, host: str | None, json: bool)
     if estimated := estimate(plan):
         console.print("\nestimate", style="bold")
         console.print(Text(estimated), soft_wrap=True)
+    for missing, why in unknown.items():
+        console.print(Text(f"\n! there is no host `{missing}`: {why}", "bold yellow"), soft_wrap=True)
+        console.print(Text(f"  `turnout hosts add {missing} [USER@]ADDRESS` adds one", "green"), soft_wrap=True)
     console.print("\nnothing was run: leave `--dry-run` out to run it")
     return 0
+
+
+def _added_hosts(url: str | None) -> set[str]:
+    """The hosts that were added; none where there is no database, which a dry run does not make."""
+    if not Database.exists(url):
+        return set()
+    with database(url) as db:
+        return db.read(added)
 
 
 def _would(board: Board, todo: BoardTodo, plan: Plan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ otherwise an SSH destination (`user@address`, or a name from `~/.ssh/config`) wh
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -66,6 +66,11 @@ class Hosts:
         self._stack = stack
         self._hosts: dict[str, Host] = {}
         self._lock = anyio.Lock()
+
+    @property
+    def known(self) -> Collection[str]:
+        """The hosts that were added or brought along, and this machine. Any other name is OpenSSH's to find."""
+        return {"local", *self._specs}
 
     def __contains__(self, name: str) -> bool:
         return name in self._hosts

@@ -16,6 +16,7 @@ from anyio import to_thread
 
 from agent import playbook
 from agent.events import Add, Load, Op
+from agent.host_names import check_hosts
 from agent.payload import snapshot
 from agent.state import SessionState
 from state.specs import On, Plan
@@ -24,13 +25,14 @@ from tools.base import TOOLS
 
 
 async def joining(state: SessionState, name: str, sets: Mapping[str, str], host: str | None = None) -> list[Op]:
-    """The edits that bring a playbook in. Raises `PlaybookError` or `UsageError`."""
-    plan, payload = await to_thread.run_sync(_prepared, name, dict(sets), host)
+    """The edits that bring a playbook in. Raises `PlaybookError`, `UsageError`, or `NotFound` for an unknown host."""
+    plan, payload = await to_thread.run_sync(_prepared, name, dict(sets), host, set(state.hosts))
     return edits(state, plan, payload)
 
 
-def _prepared(name: str, sets: dict[str, str], host: str | None) -> tuple[Plan, dict[str, str] | None]:
+def _prepared(name: str, sets: dict[str, str], host: str | None, known: set[str]) -> tuple[Plan, dict[str, str] | None]:
     plan = playbook.load(playbook.find(name), sets, host=host, tools=TOOLS)
+    check_hosts(plan, known)
     if plan.payload is None:
         return plan, None
     return plan, snapshot(Path(plan.payload), plan.package or plan.name)

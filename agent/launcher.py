@@ -2,7 +2,7 @@
 
 Lost contact is not failure: a launch or a kill is tried again, with growing pauses, for as long as it takes. Hosts
 accept the same launch twice without starting it twice. Only a host that never could be reached, for a job that was
-never sent, refuses the job after a while: nothing about it can be unknown.
+never sent, refuses the job after a while (at once when its name leads nowhere): nothing about it can be unknown.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
 from agent.events import JobSeen
+from agent.host_names import no_such_host, unresolved
 from agent.hosts import Hosts
 from state.errors import HostError, TurnoutError, Unreachable
 from state.failpoints import failpoint
@@ -54,6 +56,10 @@ class Launcher:
 
         Raises `HostError` when the host refuses us and one of the jobs may run there already.
         """
+        stranger = name not in self.hosts.known and self._was_never_sent(name, jobs)
+        if stranger and (why := await anyio.to_thread.run_sync(unresolved, name)):
+            self._refuse(jobs, name, no_such_host(name, why, self.hosts.known))
+            return
         specs = [JobSpec(id=id, **spec) for id, spec in jobs.items()]
         host = await self.hosts.get(name)
         began = time.monotonic()

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, select
 from agent import playbook
 from agent.config import Config, load_config
 from agent.dispatcher import Dispatcher, first_error
+from agent.host_names import added, check_hosts
 from agent.hosts import REQUEST_PATIENCE_S, Hosts, open_hosts, spec_of, stored
 from agent.launcher import CONNECT_PATIENCE_S
 from agent.load import creation, load, new_id
@@ -78,9 +79,10 @@ def create(
 ) -> str:
     """Load a playbook and store it as a new session, owned by this process. Returns its id.
 
-    Raises `PlaybookError` or `UsageError`; then nothing was stored.
+    Raises `PlaybookError`, `UsageError`, or `NotFound` for a host that is not there; then nothing was stored.
     """
     plan = playbook.load(playbook.find(name), sets, host=host, tools=TOOLS)
+    check_hosts(plan, db.read(added))
     settings: dict[str, Any] = {
         "params": dict(plan.params),
         "playbook": plan.name,

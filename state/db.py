@@ -67,8 +67,7 @@ class Database:
         Raises `NotFound` for one that is not there and may not be made, `UsageError` for an unusable URL or path,
         `StateError` for a newer schema.
         """
-        given = url or os.environ.get("TURNOUT_DB") or str(default_path())
-        full = given if "://" in given else f"sqlite:///{Path(given).expanduser()}"
+        given, full = _meant(url)
         try:
             path = _file_of(full)
             if path is not None:
@@ -84,6 +83,15 @@ class Database:
                 hint="give a path or a URL with `--db` or `TURNOUT_DB`, e.g. `postgresql+psycopg://user@host/turnout`",
             ) from error
         return db
+
+    @staticmethod
+    def exists(url: str | None = None) -> bool:
+        """Whether the file that `open` would open is there; of a server and of what nobody can read it is taken so."""
+        try:
+            path = _file_of(_meant(url)[1])
+            return path is None or path.exists()
+        except (SQLAlchemyError, OSError):
+            return True
 
     def _migrate(self) -> None:
         with self.engine.connect() as conn:
@@ -245,6 +253,12 @@ def _configure(engine: Engine) -> None:
     def begin(conn: Connection) -> None:
         write = conn.get_execution_options().get("turnout_write")
         conn.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _meant(url: str | None) -> tuple[str, str]:
+    """The path or URL that names the database, as it was given and as SQLAlchemy takes it."""
+    given = url or os.environ.get("TURNOUT_DB") or str(default_path())
+    return given, given if "://" in given else f"sqlite:///{Path(given).expanduser()}"
 
 
 def _file_of(url: str) -> Path | None:

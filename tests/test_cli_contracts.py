@@ -14,8 +14,10 @@ import pytest
 
 from agent.cli_frame import guard
 from state import owner
+from state.changes import host_saved
 from state.db import Database
 from state.errors import Unreachable
+from state.log import append_system
 from tests.cli_helpers import COMMAND, EXAMPLES, ROOT, SLEEPS, begin, job_runs, last, playbook, turnout, until
 
 
@@ -45,6 +47,29 @@ def test_a_run_that_fails_exits_with_1_and_names_the_log(tmp_path: Path) -> None
     session = done.stdout.split()[1].rstrip(";")
     assert f"turnout logs {session}.bad.1" in done.stdout
     assert f"turnout resume {session} --retry" in done.stdout
+
+
+def test_a_failed_job_is_told_with_its_last_words(tmp_path: Path) -> None:
+    """The end of a run shows the last line of a failed job's log, however short the job was, without its controls."""
+    steps = (
+        "  - {id: bad, job: {host: local, run: 'echo loading; printf \"\\033[31mno such model\\033[0m\\n\"; exit 7'}}\n"
+    )
+    done = turnout("run", playbook(tmp_path, steps))
+    end = done.stdout[done.stdout.index("✘ failed") :]
+    assert "its log ends with: no such model\n" in end
+    assert "loading" not in end
+
+
+def test_a_question_that_nobody_could_be_asked_names_yes(tmp_path: Path) -> None:
+    """Without a terminal a question is answered with no; the end of the run says what answers it with yes."""
+    path = playbook(tmp_path, "  - {id: leave, ask: 'May it be stopped?'}\n")
+    done = turnout("run", path)
+    assert done.returncode == 1
+    assert "nobody was there to ask about leave: `--yes` answers every question with yes" in done.stdout
+    session = done.stdout.split()[1].rstrip(";")
+    again = turnout("resume", session, "--retry", "--yes")
+    assert f"turnout resume {session} --retry --yes" in done.stdout
+    assert (again.returncode, "nobody" in again.stdout) == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +116,40 @@ def test_an_unusable_database_is_told_by_name(tmp_path: Path) -> None:
         done = turnout(*argv)
         assert done.returncode == 2
         assert str(tmp_path / "taken") in done.stderr
+
+
+def test_a_host_that_nobody_knows_is_told_at_once(tmp_path: Path) -> None:
+    """A name that was not added and leads to no address begins no session; the hosts that are known are told."""
+    Database.open().write(
+        lambda conn: append_system(conn, [host_saved("gpu1.invalid", address="127.0.0.1", settings={}, key="")], 1.0)
+    )
+    done = turnout("run", str(EXAMPLES / "contingency.yaml"), "--host", "gpu2.invalid")
+    assert done.returncode == 2
+    assert "there is no host `gpu2.invalid`" in done.stderr
+    assert "known are `gpu1.invalid`, `local`; did you mean `gpu1.invalid`?" in done.stderr
+    assert "`turnout hosts add gpu2.invalid [USER@]ADDRESS`" in done.stderr
+    assert turnout("sessions", "--json").stdout == "[]\n"
+
+
+def test_a_host_that_a_result_names_and_nobody_knows_fails_its_todo(tmp_path: Path) -> None:
+    """A job for a host of which only a result told the name is refused as soon as the name leads nowhere."""
+    steps = (
+        """  - {id: find, job: {host: local, run: 'echo ''{"h": "gpu2.invalid"}'' > "$TURNOUT_OUTPUT"'}}\n"""
+        """  - {id: use, after: find, job: {host: "{{ todos.find.h }}", run: 'true'}}\n"""
+    )
+    todo = last(turnout("run", playbook(tmp_path, steps), "--json").stdout)["todos"]["use"]
+    assert todo["status"] == "failed"
+    assert "there is no host `gpu2.invalid`" in todo["reason"]
+    assert "turnout hosts add" in todo["reason"]
+
+
+def test_a_dry_run_says_that_a_host_is_unknown(tmp_path: Path) -> None:
+    """What a run would refuse is told beside what it would do; a host in `~/.ssh/config` or an address is known."""
+    where = ("run", str(EXAMPLES / "contingency.yaml"), "--dry-run", "--host")
+    assert "there is no host `gpu2.invalid`" in turnout(*where, "gpu2.invalid").stdout
+    assert json.loads(turnout(*where, "gpu2.invalid", "--json").stdout)["unknown_hosts"] == ["gpu2.invalid"]
+    assert json.loads(turnout(*where, "op@127.0.0.1", "--json").stdout)["unknown_hosts"] == []
+    assert not (tmp_path / "turnout.db").exists()
 
 
 READING = [

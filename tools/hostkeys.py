@@ -6,6 +6,7 @@ setting turns verification off. Nothing here connects; `tools.connect` does.
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,11 @@ def explained(
         return Unreachable(
             f"{where} refuses the login: `{error.reason}`",
             hint=f"try `{endpoint.ssh} true`; name a key with `turnout hosts add {name} --identity FILE`",
+        )
+    if isinstance(error, socket.gaierror):
+        return Unreachable(
+            f"{where} leads to no address: `{error.strerror}`",
+            hint=f"`turnout hosts list` shows the known ones; `turnout hosts add {name} [USER@]ADDRESS` adds one",
         )
     if isinstance(error, TimeoutError):
         seen = "no answer"
