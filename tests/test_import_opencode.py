@@ -285,6 +285,19 @@ def test_a_database_comes_over_and_is_not_touched(tmp_path: Path, wal: bool) -> 
     conn.close()
 
 
+def test_messages_without_their_session_are_told_from_when_they_came(tmp_path: Path) -> None:
+    """A database that lost a session's row still has its messages: they are told, and begin when the first came."""
+    conn = database(tmp_path / "opencode.db")
+    fill(conn)
+    conn.execute("DELETE FROM session")
+    conn.commit()
+    conn.close()
+    done = Result(tmp_path / "opencode.db")
+    assert done.said() == ["list it", "Listing.", "One."]
+    assert done.log()[0].time == (T0 + 1000) / 1000
+    assert "without the record of their session" in done.reasons()[0]
+
+
 def test_a_database_of_version_two_comes_over(tmp_path: Path) -> None:
     """Messages of the second generation: one record each, in the order of their numbers."""
     conn = database(tmp_path / "opencode.db")

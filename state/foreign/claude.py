@@ -86,7 +86,7 @@ class _Teller:
         began = seconds(index.first_time)
         if self.within:
             began = next((t for n in numbers if (t := seconds(self._value(n).get("timestamp"))) is not None), began)
-        self.story.begin(began or 0.0, self._title(), self.origin, agent=self.agent, **self._facts())
+        self.story.begin(began, self._title(), self.origin, agent=self.agent, **self._facts())
         for place, number in enumerate(numbers):
             if place % WATCHED == 0:
                 self.story.losses.watch(FIRST_PASS + (1 - FIRST_PASS) * place / len(numbers))

@@ -157,7 +157,7 @@ class Teller:
         meta = payload if type == "session_meta" else {}
         key = str(meta.get("id") or Path(self.origin).stem)
         self.story.begin(
-            time or seconds(meta.get("timestamp")) or 0.0, title_of(self.origin) or key, self.origin, foreign_id=key,
+            time or seconds(meta.get("timestamp")), title_of(self.origin) or key, self.origin, foreign_id=key,
             folder=meta.get("cwd"), version=meta.get("cli_version"),
         )  # fmt: skip
 

@@ -90,7 +90,7 @@ class Teller:
         location = info.get("location")
         folder = info.get("directory") or (location.get("directory") if isinstance(location, Mapping) else None)
         self.story.begin(
-            millis(time_of(info, "created")) or 0.0, first_line(title), self.origin, foreign_id=key, folder=folder,
+            millis(time_of(info, "created")), first_line(title), self.origin, foreign_id=key, folder=folder,
             version=info.get("version"),
         )  # fmt: skip
 
@@ -102,6 +102,7 @@ class Teller:
             return
         self._seen[id] = self.story.seq + 1
         self.story.counts.messages += 1
+        self.story.saw(millis(time_of(info, "created")))
         if "role" not in info and str(info.get("type")) in NEW_TYPES:
             self._new.message(place, info)
             return

@@ -19,6 +19,7 @@ from state.foreign.damage import Losses, decode
 from state.foreign.opencode import Message, Stored
 from state.foreign.story import Found
 
+_MESSAGE = {"id", "session_id", "time_created", "data"}
 _TIMES = {"created": "time_created", "updated": "time_updated", "compacting": "time_compacting"}
 
 
@@ -33,11 +34,20 @@ def sessions(path: Path, losses: Losses) -> list[Found]:
                 hint="what its successor of the same name wrote is read: `storage/`, `opencode.db`, `opencode export`",
             )
         name = next((name for name in ("session_v2", "session") if name in tables), None)
-        if name is None or not {"message", "session_message"} & tables:
+        told = {table for table in ("message", "session_message") if _columns(conn, table) >= _MESSAGE}
+        if not told:
             raise UsageError(f"the database `{path}` is not one of opencode's", hint="its tables have other names")
-        for row in _rows(conn, f'SELECT * FROM "{name}"', (), losses, path.name):
+        for row in _rows(conn, f'SELECT * FROM "{name}"', (), losses, path.name) if name else ():
             key = str(row["id"])
             stored[key] = Stored(key, _info(row), str(path), _messages(path, key, tables))
+        for table in sorted(told):
+            for row in _rows(conn, f'SELECT DISTINCT session_id FROM "{table}"', (), losses, path.name):
+                key = str(row["session_id"])
+                if key not in stored:
+                    losses.add(
+                        f"{path.name} {key}", "messages without the record of their session: told from them alone"
+                    )
+                    stored[key] = Stored(key, {}, str(path), _messages(path, key, tables))
         if "todo" in tables:
             for row in _rows(conn, "SELECT * FROM todo ORDER BY session_id, position", (), losses, path.name):
                 if row["session_id"] in stored:
@@ -68,7 +78,7 @@ def _messages(path: Path, key: str, tables: set[str]) -> Callable[[Losses], Iter
             count = 0
             for row in _rows(conn, older, (key,), losses, path.name) if "message" in tables else ():
                 count += 1
-                info = _data(row, losses, path.name, "message")
+                info = {"time": {"created": row["time_created"]}, **_data(row, losses, path.name, "message")}
                 yield f"{path.name} message {row['id']}", info, list(_parts(conn, str(row["id"]), losses, path.name))
             if count == 0 and "session_message" in tables:
                 yield from _newer(conn, key, losses, path.name)
@@ -84,8 +94,7 @@ def _parts(conn: sqlite3.Connection, message: str, losses: Losses, name: str) ->
 
 
 def _newer(conn: sqlite3.Connection, key: str, losses: Losses, name: str) -> Iterator[Message]:
-    columns = {row[1] for row in conn.execute("PRAGMA table_info(session_message)")}
-    order = "seq" if "seq" in columns else "time_created, id"
+    order = "seq" if "seq" in _columns(conn, "session_message") else "time_created, id"
     query = f"SELECT * FROM session_message WHERE session_id = ? ORDER BY {order}"
     for row in _rows(conn, query, (key,), losses, name):
         value = _data(row, losses, name, "session_message")
@@ -121,6 +130,10 @@ def _rows(
         if row is None:
             return
         yield dict(zip(names, row, strict=True))
+
+
+def _columns(conn: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in conn.execute(f'PRAGMA table_info("{table}")')}
 
 
 def _tables(conn: sqlite3.Connection) -> set[str]:

@@ -74,22 +74,43 @@ class Story:
     child: Callable[[Found], None] = lambda found: None
     _open: dict[str, _Call] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
+    _begin: Change | None = None
 
     def add(self, time: float | None, change: Change) -> int:
         """One more entry. Returns its number. Without a time it gets that of the one before."""
         self.time = self.time if time is None else time
+        self._write_begin()
         self.latest = max(self.latest, self.time)
         self.seq += 1
         self.write(Entry(self.seq, self.time, change))
         return self.seq
 
-    def begin(self, time: float, title: str, origin: str, **facts: Any) -> None:
-        """The session itself. `facts` go into its settings, where they are not `None`."""
+    def begin(self, time: float | None, title: str, origin: str, **facts: Any) -> None:
+        """The session itself: where no time is known of it, it begins with what comes first in it.
+
+        `facts` go into its settings, where they are not `None`.
+        """
         settings = {"format": self.format, "origin": origin, **{k: v for k, v in facts.items() if v is not None}}
         made = session_created(
             kind="imported", title=title, playbook=None, source=origin, parent=self.parent, settings=settings
         )
-        self.add(time, made)
+        self.seq, self._begin = 1, made
+        if time is not None:
+            self.time = time
+            self._write_begin()
+
+    def saw(self, time: float | None) -> None:
+        """Something was recorded at this time, whether or not there is anything to tell of it."""
+        if time is not None:
+            self.latest = max(self.latest, time)
+            self.time = self.time if self._begin is None else time
+            self._write_begin()
+
+    def _write_begin(self) -> None:
+        made, self._begin = self._begin, None
+        if made is not None:
+            self.latest = max(self.latest, self.time)
+            self.write(Entry(1, self.time, made))
 
     def said(self, time: float | None, text: str, *, queued: bool = False) -> None:
         self.add(time, talk.operator_said(text, queued=queued))
