@@ -13,14 +13,15 @@
 # that was cut off. What is to be kept goes to $OUT.
 #
 #   SITE, VSITE, TSITE   folders with SGLang, with vLLM's overlay, with Turnout's dependencies
-#   TARGET   a checkpoint's folder           DRAFTER   the trained drafter's folder
+#   TARGET   a checkpoint's folder           DRAFTER   the trained drafter's folder; both as eagle3_h200.sh leaves them
+#            with WORK=/tmp/eagle3
 #   DATA     prompts: eagle_mt_bench.jsonl and others, named in SETS       PREDICTION   what evaluate wrote, if there
 set -uo pipefail
 cd "$(dirname "$0")/.."
 SITE=${SITE:-/tmp/p/site} VSITE=${VSITE:-/tmp/p/vsite} TSITE=${TSITE:-/tmp/p/tsite}
 WORK=$(realpath -m "${WORK:-/tmp/migration}")
 TARGET=$(realpath -m "${TARGET:-/tmp/eagle3/target}")
-DRAFTER=$(realpath -m "${DRAFTER:-/tmp/eagle3/export}")
+DRAFTER=$(realpath -m "${DRAFTER:-/tmp/eagle3/drafter/export}")
 DATA=$(realpath -m "${DATA:-.gpu/data}")
 SETS=${SETS:-mt=$DATA/eagle_mt_bench.jsonl,gsm8k=$DATA/gsm8k_test.jsonl}
 OUT=${OUT:-$WORK/kept}
@@ -85,6 +86,8 @@ start() { # start [ARGUMENTS...]: vLLM with the trained drafter, and four client
     local pid=$!
     until answers; do
         kill -0 $pid 2>/dev/null || { note "vLLM ended"; tail -40 "$WORK/vllm.log"; return 1; }
+        [ $((SECONDS - began)) -lt "${START_SECONDS:-330}" ] ||
+            { note "vLLM does not come up"; tail -40 "$WORK/vllm.log"; kill -- -$pid; return 1; }
         sleep 1
     done
     note "vLLM serves"
