@@ -302,4 +302,6 @@ def _create(path: Path) -> TextIO:
     except FileExistsError:
         raise UsageError(f"`{path}` is there already", hint="name another file") from None
     except OSError as error:
-        raise UsageError(f"`{path}` cannot be written: {error.strerror}") from None
+        folder = path.parent
+        hint = "choose another folder" if folder.is_dir() else f"there is no folder `{folder}`: `mkdir -p {folder}`"
+        raise UsageError(f"`{path}` cannot be written: {error.strerror}", hint=hint) from None

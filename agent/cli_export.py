@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from agent.cli_frame import note
+from agent.cli_frame import note, target
 from agent.look import find_session
 from state import changes as c
 from state import export
@@ -82,7 +82,7 @@ def _write(out: str | None, yes: bool, lines: Iterable[str]) -> int:
             sys.stdout.write(line)
             count += 1
         return count
-    path = Path(out).expanduser()
+    path = target("--out", out)
     if path.exists() and not yes:
         raise UsageError(f"`{path}` is there already", hint="give another name, or `--yes` to replace it")
     try:

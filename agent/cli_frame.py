@@ -165,6 +165,18 @@ def _keep_traceback() -> Path:
     return path
 
 
+def target(option: str, text: str) -> Path:
+    """The path of a file to be written. Raises `UsageError` where it cannot be, before anything is done for it."""
+    path = Path(text).expanduser()
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"`{option} {text}`: there is no folder `{path.parent}`", hint=f"make it: `mkdir -p {path.parent}`"
+        )
+    if path.is_dir():
+        raise UsageError(f"`{option} {text}` is a folder", hint=f"name a file in it, such as `{path / 'session'}`")
+    return path
+
+
 def pairs(given: Sequence[str]) -> Mapping[str, str]:
     """`["k=v", ...]` as a mapping. Raises `UsageError` for one without `=`."""
     for text in given:

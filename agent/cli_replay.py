@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.cli_frame import database, is_live, note, say, say_json
+from agent.cli_frame import database, is_live, note, say, say_json, target
 from agent.pace import clock, size
 from agent.replay import Recording
 from agent.replay_player import Player, speed_of
@@ -57,7 +57,7 @@ def replay(url: str | None, wanted: str | None, wish: Wish) -> int:
 def show(db: Database | None, recording: Recording, wish: Wish) -> int:
     """Show a recording as wished; `db` holds it, `None` for a file's."""
     if wish.html is not None:
-        return write_page(db, recording, wish)
+        return write_page(db, recording, target("--html", wish.html), logs=wish.logs)
     if wish.json:
         return tell_json(recording, wish)
     speed = speed_of(wish.speed) if wish.speed is not None else None
@@ -69,22 +69,22 @@ def show(db: Database | None, recording: Recording, wish: Wish) -> int:
     return tell(recording, wish, speed)
 
 
-def write_page(db: Database | None, recording: Recording, wish: Wish) -> int:
-    """Write the page. Says where, how large it is, and what it could not get."""
+def write_page(db: Database | None, recording: Recording, path: Path, *, logs: bool) -> int:
+    """Write the page to `path`. Says where, how large it is, and what it could not get."""
     from agent.page import page
 
-    assert wish.html is not None
-    path = Path(wish.html).expanduser()
-    logs = {}
-    if db is not None and wish.logs:
+    fetched = {}
+    if db is not None and logs:
         from agent.replay_logs import fetch
 
-        logs = fetch(db, recording, note)
-    html = page(recording, logs=logs).encode("utf-8")
+        fetched = fetch(db, recording, note)
+    html = page(recording, logs=fetched).encode("utf-8")
     try:
         path.write_bytes(html)
     except OSError as error:
-        raise UsageError(f"the page cannot be written to `{path}`: {error.strerror}") from error
+        raise UsageError(
+            f"the page cannot be written to `{path}`: {error.strerror}", hint="choose another folder"
+        ) from error
     say(f"{path}  {len(recording)} messages, {size(len(html))}; it opens from disk and needs no network")
     return 0
 

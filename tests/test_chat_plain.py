@@ -78,6 +78,7 @@ def test_a_question_without_a_terminal_is_answered_with_no(tmp_path: Path) -> No
         ("/todo nothing", "no todo `nothing`"),
         ("/approve", "nothing is asked"),
         ("/export x.txt", "neither `.jsonl`"),
+        ("/export no/such/x.md", "`mkdir -p no/such`"),
     ],
 )
 def test_a_mistake_is_told_and_nothing_ends(line: str, told: str) -> None:

@@ -191,6 +191,18 @@ def test_an_export_does_not_replace_a_file_without_leave(tmp_path: Path) -> None
 # Elsewhere
 
 
+def test_a_file_in_a_folder_that_is_not_there_is_told_so(tmp_path: Path) -> None:
+    """`export --out` and `replay --html` name the missing folder and how to make it; a folder is no file."""
+    stored(tmp_path / "turnout.db").close()
+    place = tmp_path / "no" / "out"
+    for command in (["export", "--out", str(place)], ["replay", "--html", str(place)]):
+        done = turnout(*command)
+        assert done.returncode == 2
+        assert f"there is no folder `{place.parent}`" in done.stderr
+        assert f"hint: make it: `mkdir -p {place.parent}`" in done.stderr
+        assert "is a folder" in turnout(*command[:2], str(tmp_path)).stderr
+
+
 def test_a_session_takes_its_hosts_and_payload_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another machine the hosts are known with their pinned keys, and the payload lies under its hash."""
     from state.changes import host_saved

@@ -151,6 +151,7 @@ def test_a_server_that_dies_leaves_what_was_measured(asked: Path, capsys: pytest
     [
         (["--set", "a=nowhere.jsonl"], "cannot read prompts"),
         ([], "nothing to ask"),
+        (["--set", "a=prompts.jsonl", "--out", "no/out.json"], "make it: `mkdir -p no`"),
         (["--set", "nothing"], "NAME=FILE"),
         (["--set", "a=prompts.jsonl", "--expect-model", "other"], "not `other`"),
         (["--set", "a=prompts.jsonl", "--baseline", "prompts.jsonl"], "cannot read the baseline"),

@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     given = arguments().parse_args(argv)
     try:
+        folder = os.path.dirname(given.out) or "."
+        if not os.path.isdir(folder):
+            raise BenchError(f"`--out {given.out}`: there is no folder `{folder}`", f"make it: `mkdir -p {folder}`")
         plain = _load_result(given.baseline) if given.baseline else None
         if given.baseline_url:
             plain = measure(given, given.baseline_url, None, f"{given.out}.baseline")
