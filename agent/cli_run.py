@@ -12,6 +12,7 @@ from pathlib import Path
 from agent import runner
 from agent.board import Board
 from agent.cli_frame import is_live, reader_may_leave, say, say_json
+from agent.config import load_config
 from agent.load import load
 from agent.look import find_session, is_chat, read_board
 from agent.state import SessionState
@@ -25,6 +26,7 @@ def run(
     db: Database, playbook: str, sets: Mapping[str, str], *, host: str | None, yes: bool, json: bool, watch: bool | None
 ) -> int:
     """Start a playbook as a new session and stay with it. Returns the exit code."""
+    load_config()  # one that cannot be read is told before a session is stored
     session = runner.create(db, playbook, sets, host=host, yes=yes)
     return _stay(db, session, yes=yes, json=json, watch=watch, word="session")
 

@@ -27,12 +27,17 @@ from tools.serving.doctor_evidence import diagnose_acceptance
 from tools.serving.doctor_finding import Finding, ranked
 from tools.serving.doctor_folder import digest, examine, outcome
 from tools.serving.doctor_weights import read_json
+from tools.urls import http_url
 
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim", "healthy": "bold green", "not comparable": "yellow"}
 
 
 def bench(db: Database, given: Mapping[str, str], *, sets: Sequence[str], host: str, yes: bool, json: bool) -> int:
-    """Measure a server and say the figures. Returns the exit code."""
+    """Measure a server and say the figures. Returns the exit code. Raises `UsageError` for what is no URL."""
+    try:
+        http_url(given["url"])
+    except ValueError as error:
+        raise UsageError(f"`--url {given['url']}` is no URL", hint=str(error)) from error
     result, code = _play(db, "bench", "measure", given, sets=sets, host=host, yes=yes, json=json)
     for line in report.lines(dict(result)) if result else ():
         say(line)

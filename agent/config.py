@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from state.errors import UsageError
+from tools.urls import http_url
 
 DEFAULT_MODEL = "claude-opus-5-5"
 SETUP_HINT = (
@@ -38,6 +39,17 @@ SETUP_HINT = (
 
 
 _VARIABLES = {"name": "TURNOUT_MODEL", "base_url": "ANTHROPIC_BASE_URL", "api_key": "ANTHROPIC_API_KEY"}
+
+
+def _asked(url: str) -> str:
+    """Told with its address, which pydantic leaves out."""
+    try:
+        return http_url(url)
+    except ValueError as error:
+        raise ValueError(f"`{url}` is no URL: {error}") from error
+
+
+Url = Annotated[str, AfterValidator(_asked)]
 
 
 class Prices(BaseModel):
@@ -63,7 +75,7 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str = DEFAULT_MODEL
     provider: Literal["anthropic", "bedrock", "vertex"] = "anthropic"
-    base_url: str | None = None
+    base_url: Url | None = None
     api_key: str | None = Field(default=None, repr=False)
     region: str | None = None
     project: str | None = None
@@ -130,7 +142,7 @@ class McpServer(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     command: list[str] | None = None
-    url: str | None = None
+    url: Url | None = None
     env: dict[str, str] = {}
     read_only: bool = False
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
@@ -192,8 +204,11 @@ def load_config(path: Path | None = None, env: Mapping[str, str] | None = None) 
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
+        variable = _VARIABLES.get(where.removeprefix("model."), "")
+        place = f"`{variable}`" if env.get(variable) else f"`{path}`: `{where}`"
         raise UsageError(
-            f"`{path}`: `{where}`: {first['msg']}", hint="docs/agent.md lists what the configuration may hold"
+            f"{place}: {first['msg'].removeprefix('Value error, ')}",
+            hint="docs/agent.md lists what the configuration may hold",
         ) from error
     return Config(file.model, file.subagents, file.budget, file.mcp)
 

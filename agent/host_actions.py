@@ -50,6 +50,8 @@ def add(
         raise UsageError(f"`{name}` is this machine and needs not be added", hint="choose another name")
     settings = {**settings, "identity": _key_file(settings.get("identity"))}
     sbatch_options(settings.get("sbatch") or "")
+    if "/" in address or any(letter.isspace() for letter in address):
+        raise UsageError(f"`{address}` is no address of a host", hint="write it as `[USER@]ADDRESS[:PORT]`")
     end = Endpoint.hop(address) if address else Endpoint("")
     known = db.read(lambda conn: stored(conn, name))
     given = {**settings, "user": end.user, "port": end.port or None}

@@ -17,8 +17,9 @@ from agent.playbook_schema import Param, Playbook
 from agent.playbook_yaml import Document
 from agent.templates import BUILTINS, render_tree
 from state.errors import PlaybookError, TurnoutError
+from tools.urls import http_url
 
-_PYTHON: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "list": list}
+_PYTHON: Mapping[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "url": str}
 _TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 # A parameter may take the name `host`: playbooks are about hosts, and the parameter then goes first.
@@ -47,7 +48,7 @@ def from_text(text: str, kind: str) -> Any:
             return _PYTHON[kind](text)
         except ValueError:
             raise ValueError("write a whole number" if kind == "int" else "write a number") from None
-    return text
+    return http_url(text) if kind == "url" and text else text
 
 
 def resolve(
@@ -94,7 +95,8 @@ def _value(name: str, param: Param, text: str | None, before: Mapping[str, Any],
     elif param.required:
         if not placeholders:
             raise ValueError(f"it must be set: add `--set {name}=...`")
-        value = param.enum[0] if param.enum else {"str": name, "list": [name]}.get(kind, _PYTHON[kind]())
+        invented = {"str": name, "url": f"http://{name}", "list": [name]}
+        value = param.enum[0] if param.enum else invented.get(kind, _PYTHON[kind]())
     else:
         default = param.default
         value = render_tree(default, before, what=f"the default of `{name}`") if default is not None else None

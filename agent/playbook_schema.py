@@ -19,6 +19,7 @@ from agent.playbook_yaml import Document
 from agent.templates import has_template
 from state.errors import PlaybookError
 from state.specs import FailureKind, Join, Kind, On, Priority
+from tools.urls import http_url
 
 DEFAULT_GRACE_S = 10.0
 MAX_TIMEOUT_S = 365 * 86_400.0
@@ -78,8 +79,11 @@ class Ready(_Model):
     def _one_sign(self) -> Ready:
         if len([sign for sign in (self.log, self.http, self.file) if sign]) != 1:
             raise ValueError("must have exactly one of `log`, `http` and `file`")
-        if self.http and not has_template(self.http) and not self.http.startswith(("http://", "https://")):
-            raise ValueError(f"`http: {self.http}` must begin with `http://` or `https://`")
+        if self.http and not has_template(self.http):
+            try:
+                http_url(self.http)
+            except ValueError as error:
+                raise ValueError(f"`http: {self.http}` is no URL: {error}") from error
         if self.log and not has_template(self.log):
             try:
                 re.compile(self.log.encode())  # bytes, as the host will search its log
@@ -218,7 +222,7 @@ KINDS: tuple[Kind, ...] = ("job", "tool", "research", "gate", "ask", "race", "st
 class Param(_Model):
     default: Any = None
     enum: Annotated[list[Any], Field(min_length=1)] | None = None
-    type: Literal["str", "int", "float", "bool", "list"] | None = None
+    type: Literal["str", "int", "float", "bool", "list", "url"] | None = None
     required: bool = False
     help: str | None = None
 

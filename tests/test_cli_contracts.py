@@ -88,6 +88,8 @@ def test_a_question_that_nobody_could_be_asked_names_yes(tmp_path: Path) -> None
         (["hosts", "add", "local"], "`local` is this machine"),
         (["diagnose", "/no/such/file"], "cannot read `/no/such/file`"),
         (["translate", ""], "there is nothing to translate"),
+        (["bench", "--url", "foo", "--set", "a=README.md"], "`--url foo` is no URL"),
+        (["hosts", "add", "gpu1", "http://10.0.0.7"], "`http://10.0.0.7` is no address of a host"),
         (["translate", "README.md"], "no vLLM start was found in"),
     ],
 )
@@ -150,6 +152,16 @@ def test_a_dry_run_says_that_a_host_is_unknown(tmp_path: Path) -> None:
     assert json.loads(turnout(*where, "gpu2.invalid", "--json").stdout)["unknown_hosts"] == ["gpu2.invalid"]
     assert json.loads(turnout(*where, "op@127.0.0.1", "--json").stdout)["unknown_hosts"] == []
     assert not (tmp_path / "turnout.db").exists()
+
+
+def test_a_model_that_cannot_be_reached_begins_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that is no URL is told before a session is stored."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "foo")
+    done = turnout("run", str(EXAMPLES / "contingency.yaml"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "`ANTHROPIC_BASE_URL`: `foo` is no URL" in done.stderr
+    monkeypatch.delenv("ANTHROPIC_BASE_URL")
+    assert turnout("sessions", "--json").stdout == "[]\n"
 
 
 READING = [

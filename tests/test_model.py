@@ -264,6 +264,12 @@ def test_configuration_comes_from_file_and_environment(tmp_path: Path) -> None:
     path.write_text("[model]\nnaem = 3\n")
     with pytest.raises(UsageError, match=r"config\.toml`: `model\.naem`"):
         load_config(path, {})
+    for section in ('[model]\nbase_url = "gpu1:30000"\n', '[mcp.docs]\nurl = "gpu1:30000"\n'):
+        path.write_text(section)
+        with pytest.raises(UsageError, match=r"config\.toml`: `\w+\..*url`: `gpu1:30000` is no URL"):
+            load_config(path, {})
+    with pytest.raises(UsageError, match=r"`ANTHROPIC_BASE_URL`: `foo` is no URL: write it like `http://"):
+        load_config(tmp_path / "none", {"ANTHROPIC_BASE_URL": "foo"})
     path.write_text("[model\n")
     with pytest.raises(UsageError, match="cannot read the configuration"):
         load_config(path, {})

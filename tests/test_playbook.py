@@ -174,7 +174,10 @@ JOB = "job: {host: local, run: x}"
         ("{id: a, job: {host: local, run: x, env: {A-B: x}}}", "must match"),
         ("{id: a, job: {host: local, run: x, ready: {}}}", "exactly one of `log`, `http` and `file`"),
         ("{id: a, job: {host: local, run: x, ready: {log: '('}}}", "is no regular expression"),
-        ("{id: a, job: {host: local, run: x, ready: {http: localhost}}}", "must begin with `http://`"),
+        (
+            "{id: a, job: {host: local, run: x, ready: {http: localhost}}}",
+            "`http: localhost` is no URL: write it like `http://",
+        ),
         ("{id: a, job: {host: local, run: ''}}", "must not be empty"),
         ("{id: a, job: make}", "`job` of step `a` must be a mapping, not `make`"),
         ("{id: a, job: }", "has an empty `job`"),

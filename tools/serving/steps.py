@@ -31,6 +31,7 @@ from tools.serving.doctor import Verdict
 from tools.serving.doctor_evidence import diagnose_acceptance
 from tools.serving.engines import ServeSpec, bench_command, engine, service
 from tools.ssh import Host
+from tools.urls import http_url
 
 BENCH = Path(__file__).with_name("bench")
 OPTIONS = (
@@ -66,6 +67,10 @@ async def bench_plan(call: ToolCall) -> dict[str, Any]:
             f"bench_plan of `{call.todo}` does not know {_listed(options.keys() - set(OPTIONS))}",
             hint=f"it takes host, url, sets, python and {', '.join(OPTIONS)}",
         )
+    try:
+        http_url(str(call.arg("url")))
+    except ValueError as error:
+        raise ToolError(f"`url` of `{call.todo}` is `{call.arg('url')}`: {error}") from error
     host = await call.host(str(call.arg("host")))
     baseline = {"baseline.json": str(options["baseline"])} if options.get("baseline") else {}
     folder, paths = await stage(host, sets | baseline)
