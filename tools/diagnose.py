@@ -115,7 +115,8 @@ def diagnose(text: bytes | str | Iterable[bytes], *, source: str | None = None) 
     log = read_log(window.watch(_pieces(text)))
     definite = log.engine is not None and log.state != "unknown"
     gpu = read(window.boxes() if definite else window.text())
-    notes = ("long text: GPU readings are from its head and tail",) if window.cut and not definite else ()
+    cut = window.cut and not definite
+    notes: tuple[str, ...] = ("long text: GPU readings are from its head and tail",) if cut else ()
     what = _what(log, gpu)
     if what == "unknown":
         notes += (_instead(log, window),)
