@@ -117,7 +117,19 @@ class ScreenSession:
     # The operator
 
     def enter(self, text: str) -> None:
-        self._later(self.chat.enter(text))
+        self._later(self._enter(text))
+
+    async def _enter(self, text: str) -> None:
+        """Do what was typed. What it says is in the conversation, which is shown unless a view was asked for."""
+        view, known = self.app.view, len(self.chat.conversation.entries)
+        await self.chat.enter(text)
+        words = bool(text.strip()) and not text.lstrip().startswith("/")
+        if (words or len(self.chat.conversation.entries) > known) and self.app.view == view:
+            self._show_talk()
+
+    def _show_talk(self) -> None:
+        if self.app.view != "talk":
+            self.app.action_view("talk")
 
     def answer(self, message: QuestionPanel.Answered) -> None:
         self._later(self._answer(message))
@@ -129,6 +141,7 @@ class ScreenSession:
             await self.chat.answer(message.todo, message.answer, message.reason, always=message.always)
         except TurnoutError as error:
             self.chat.error(error)
+            self._show_talk()
 
     def interrupt(self) -> None:
         if self.chat is not None and self.chat.interrupt():

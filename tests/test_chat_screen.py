@@ -93,6 +93,34 @@ async def test_a_playbook_runs_from_the_screen_without_a_model(tmp_path: Path) -
         assert "Say hello" in shown(app, "graph")
 
 
+@pytest.mark.parametrize("view", ["todos", "jobs"])
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)])
+@pytest.mark.parametrize(
+    ("line", "told"), [("/egle", "there is no command `/egle`"), ("/session", "session "), ("go on", "no model")]
+)
+async def test_what_is_answered_is_seen_from_every_view(view: str, size: tuple[int, int], line: str, told: str) -> None:
+    """A mistake, a remark and words bring the conversation back, in which their answer stands."""
+    async with opened(size=size) as (app, pilot):
+        app.action_view(view)
+        await type_line(app, pilot, line)
+        await until(app, lambda: app.view == "talk")
+        await until(app, lambda: told in shown(app))
+        assert app.query_one("#talk").display
+
+
+async def test_a_command_that_shows_a_view_stays_in_it() -> None:
+    """`/todo` from the jobs shows the todos, and `/todo` there stays: a view is an answer too."""
+    async with opened() as (app, pilot):
+        await type_line(app, pilot, "/todo add greet host=local run=true")
+        await until(app, lambda: status(app, "greet") == "completed")
+        app.action_view("jobs")
+        await type_line(app, pilot, "/todo")
+        await until(app, lambda: app.view == "todos")
+        await type_line(app, pilot, "/todo")
+        await until(app, lambda: not app.query_one(Prompt).text and not app.session._tasks)
+        assert app.view == "todos"
+
+
 async def test_what_is_typed_before_the_session_is_there_is_not_lost(tmp_path: Path) -> None:
     """Enter on the first picture: the command is run as soon as the session is open."""
     app = ChatApp(None, None)
