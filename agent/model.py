@@ -29,6 +29,14 @@ Hear = Callable[[str, str], None]
 
 MAX_RETRY_AFTER_S = 600.0
 _OVERLOAD_TYPES = {"overloaded_error": "overloaded", "rate_limit_error": "rate_limit", "timeout_error": "timeout"}
+_OUR_FAULT = {
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
+    "not_found_error": 404, "request_too_large": 413,
+}  # fmt: skip
+"""Types of errors that asking again does not mend, with the status that says the same.
+
+SGLang opens the stream before it looks at the request, so that these come within a 200 too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +265,8 @@ def _down(kind: str, message: str, gathered: _Gathered) -> ModelError:
 def _of_status(error: Any, usage: dict[str, int] | None, config: ModelConfig) -> ModelError:
     """What an error status, or an error event within a stream, means."""
     status, told = error.status_code, error.api_message or error.message
+    if status == 200:
+        status = _OUR_FAULT.get(error.type or "", 200)
     kind = _OVERLOAD_TYPES.get(error.type or "")
     if kind is None:
         kind = {429: "rate_limit", 529: "overloaded", 503: "overloaded", 408: "timeout", 504: "timeout"}.get(status)

@@ -17,7 +17,7 @@ script is a list of turns, of which the first that fits a request and is not use
     again    true: never used up
     wait_s   a pause before the answer; piece_s one between its pieces
     status   an HTTP status instead of an answer, with `retry_after` and `error` (its type)
-    cut      true: the connection ends in the middle; overload: true: an error event in the middle
+    cut      true: the connection ends in the middle; overload: true: an error event in the middle, or the type of it
     usage    {input, output, cache_read, cache_write}
 """
 
@@ -140,7 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
         for place, event in enumerate(written):
             if place == middle:
                 if turn.get("overload"):
-                    self._event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+                    kind = "overloaded_error" if turn["overload"] is True else turn["overload"]
+                    self._event({"type": "error", "error": {"type": kind, "message": "as scripted"}})
                 if turn.get("cut") != "clean":
                     self.close_connection = True
                     return

@@ -62,7 +62,7 @@ async def check(config: ModelConfig) -> bool:
     few = schemas({name: a for name, a in planner_abilities().items() if name in ("read", "run")}, config)
     asked = {
         "short": (Request(config.name, SYSTEM, [], [said("Say hello.")], 64), ("end_turn", "max_tokens")),
-        "cut off": (Request(config.name, SYSTEM, [], [said("Count to one thousand.")], 8), ("max_tokens",)),
+        "cut off": (Request(config.name, SYSTEM, [], [said("Count to one thousand.")], 2), ("max_tokens",)),
         "with tools": (Request(config.name, SYSTEM, few, with_tools(), 64), ("end_turn", "max_tokens", "tool_use")),
         "too long": (Request(config.name, SYSTEM, [], [said("word " * 400_000)], 64), ("bad_request",)),
     }

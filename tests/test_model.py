@@ -70,13 +70,15 @@ def test_an_answer_comes_in_pieces_and_is_whole_in_the_end() -> None:
         ({"say": "half of it and then no more of it", "overload": True}, "overloaded", True),
         ({"say": "half of it and then no more of it", "cut": True}, "cut", True),
         ({"say": "half of it and then no more of it", "cut": "clean"}, "cut", True),
+        ({"say": "half of it and then no more", "overload": "api_error"}, "down", True),
+        ({"say": "half of it and then no more", "overload": "invalid_request_error"}, "bad_request", False),
         ({"status": 400}, "bad_request", False),
         ({"status": 401}, "bad_request", False),
         ({"status": 404}, "bad_request", False),
     ],
 )
 def test_what_is_no_answer_is_a_failure_of_a_known_kind(turn: Turn, kind: str, retryable: bool) -> None:
-    """An overload within a stream is one though its status was 200; a stream without a stop reason is no answer."""
+    """An error within a stream is what its type says, though its status was 200; one without a stop reason is cut."""
     with pytest.raises(ModelError) as raised:
         ask(turn)
     assert (raised.value.kind, raised.value.retryable) == (kind, retryable)
