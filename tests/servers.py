@@ -73,6 +73,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if not shutil.which("sbatch") or not Path("/usr/sbin/slurmd").exists() or os.getuid():
         pytest.skip("no Slurm here: install slurm-wlm, and be root")
     running = Cluster(tmp_path_factory.mktemp("slurm"))
-    running.start()
+    try:
+        running.start()
+    except RuntimeError as error:
+        running.stop()
+        pytest.skip(f"Slurm does not start on this machine: {error}")
     yield running
     running.stop()

@@ -74,11 +74,12 @@ class Cluster:
 
     def _await_idle(self) -> None:
         # There is nothing to wait on but its answer.
-        for _ in range(300):
+        for _ in range(600):
             if self.ask("sinfo", "--noheader", "--format", "%T").strip() in ("idle", "mixed"):
                 return
             time.sleep(0.1)
-        raise RuntimeError("Slurm has no idle node: " + (self.folder / "slurmctld.log").read_text()[-2000:])
+        logs = [path.read_text()[-1000:] for path in sorted(self.folder.glob("slurm*.log"))]
+        raise RuntimeError("Slurm has no idle node: " + "\n".join(logs))
 
     def _daemon(self, name: str) -> subprocess.Popen[bytes]:
         command = [f"/usr/sbin/{name}", "-D", "-f", str(self.config)]
@@ -93,4 +94,8 @@ class Cluster:
         self.ask("scancel", "--user", "root")
         for daemon in reversed(self.daemons):
             daemon.terminate()
-            daemon.wait(20)
+            try:
+                daemon.wait(20)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
