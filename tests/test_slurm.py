@@ -19,6 +19,7 @@ from tests.hosting import OpenSSH, end_jobs, ended, record, started, told
 from tests.slurm_cluster import Cluster
 from tools.hostkeys import HostSpec
 from tools.jobs import JobSpec, describe_end, failure_kind
+from tools.remote import slurm
 from tools.ssh import Host
 
 pytest_plugins = ("tests.servers",)
@@ -42,9 +43,9 @@ test_what_a_job_is_given = jobs.test_what_a_job_is_given
 
 @pytest.fixture
 def spec(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostSpec:
-    """This machine as a login node."""
+    """This machine as a login node. sbatch would make something else of `%j` in a file's name."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.config))
-    return HostSpec(name="local", root=str(tmp_path / "root"), slurm=())
+    return HostSpec(name="local", root=str(tmp_path / "100%j"), slurm=())
 
 
 @pytest.fixture
@@ -91,26 +92,56 @@ LIAR = """#!/bin/sh
 """
 
 
-@pytest.mark.parametrize("then", ["echo 'Socket timed out' >&2; exit 1", "kill -9 $PPID"])
-async def test_a_submission_whose_answer_is_lost_runs_once(
-    spec: HostSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
-    """sbatch says error though Slurm took the job, or we die before the answer: it is found by name, not sent again."""
-    (tmp_path / "bin").mkdir()
-    liar = tmp_path / "bin" / "sbatch"
-    liar.write_text(LIAR.format(sbatch="/usr/bin/sbatch", folder=tmp_path, then=then))
+DIES = "kill -9 $PPID"
+
+
+async def lose_answer(spec: HostSpec, job: JobSpec, folder: Path, patch: pytest.MonkeyPatch, then: str) -> None:
+    """Launch with an sbatch that takes the job and then does something else than to say so."""
+    (folder / "bin").mkdir()
+    liar = folder / "bin" / "sbatch"
+    liar.write_text(LIAR.format(sbatch="/usr/bin/sbatch", folder=folder, then=then))
     liar.chmod(0o755)
-    job = JobSpec("j", f"echo ran >> {tmp_path}/runs; sleep 0.5; exit 3")
-    with monkeypatch.context() as patched:
+    with patch.context() as patched:
         patched.setenv("PATH", f"{liar.parent}:{os.environ['PATH']}")
         async with Host(spec) as host:
             await host.launch([job])
+
+
+@pytest.mark.parametrize("then", ["echo 'Socket timed out' >&2; exit 1", DIES])
+async def test_a_submission_whose_answer_is_lost_runs_once(
+    spec: HostSpec, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """sbatch says error though Slurm took the job, or we die before the answer: it is found by name, not sent again."""
+    job = JobSpec("j", f"echo ran >> {tmp_path}/runs; sleep 0.5; exit 3")
+    await lose_answer(spec, job, tmp_path, monkeypatch, then)
     async with Host(spec) as host:
         (again,) = await host.launch([job])
         assert again.refused is None
         assert (await ended(host, ["j"]))["j"].rc == 3
     assert (tmp_path / "runs").read_text() == "ran\n"
-    assert number(host, "j") == (tmp_path / "said").read_text().strip()
+    name = await to_thread.run_sync(slurm.name_of, host.spec.root, "j")
+    rows = await to_thread.run_sync(cluster.ask, "squeue", "--states", "all", "--noheader", "--format", "%A|%j")
+    assert [row for row in rows.split() if row.endswith(name)] == [f"{(tmp_path / 'said').read_text().strip()}|{name}"]
+
+
+async def test_a_job_whose_number_nobody_knows_is_seen_and_killed(
+    spec: HostSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job runs though nobody saw that Slurm took it: that is told without another launch, and a kill ends it."""
+    job = JobSpec("j", "trap 'exit 7' TERM; echo ::progress 1; sleep 1000 & wait")
+    await lose_answer(spec, job, tmp_path, monkeypatch, DIES)
+    async with Host(spec) as host:
+        await host.watch(["j"])
+        await told(host, "j", "progress")
+        assert [state.state for state in await host.status(["j"])] == ["running"]
+        assert [state.rc for state in await host.kill(["j"])] == [7]
+
+
+async def test_a_signal_for_the_batch_step_reaches_the_job(host: Host, cluster: Cluster) -> None:
+    """`--signal B:USR1@120` warns the job before its limit; the supervisor is the batch step, and passes it on."""
+    await started(host, JobSpec("j", "trap 'exit 9' USR1; echo ::progress 1; sleep 1000 & wait"))
+    await to_thread.run_sync(cluster.ask, "scancel", "--batch", "--signal", "USR1", number(host, "j"))
+    assert (await ended(host, ["j"]))["j"].rc == 9
 
 
 async def test_a_job_that_slurm_ends_says_so(host: Host, cluster: Cluster) -> None:

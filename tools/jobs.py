@@ -167,14 +167,33 @@ def check_id(job_id: str) -> None:
         )
 
 
+# With these `sbatch` would run something else, or more than one job, or none, or not answer before the end, or give
+# the job to where nobody looks for it. (Name, output and the like are ours too: they come last, and win.)
+_NOT_FOR_A_JOB = ("array", "clusters", "help", "test-only", "usage", "version", "wait", "wrap")
+_NOT_FOR_A_JOB_SHORT = re.compile(r"-[aMWhV]|(:|--)$|.*\0", re.DOTALL)
+
+
 def sbatch_options(text: str) -> tuple[str, ...]:
-    """Options for `sbatch`, written as in a shell. Raises UsageError for an open quote."""
+    """Options for `sbatch`, written as in a shell. Raises UsageError for an open quote, and what no job can have."""
     try:
-        return tuple(shlex.split(text))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         raise UsageError(
             f"the options for sbatch `{text}` are no words: {error}", hint="quote as in a shell"
         ) from error
+    for number, word in enumerate(words):
+        if _makes_no_job(word) or (number == 0 and not word.startswith("-")):
+            raise UsageError(
+                f"`{word[:80]}` among the options for sbatch makes no job that can be supervised",
+                hint="leave it out: one todo is one job (a value that begins with `-` is written `--name=value`)",
+            )
+    return words
+
+
+def _makes_no_job(word: str) -> bool:
+    name = word.partition("=")[0].removeprefix("--") if word.startswith("--") else ""
+    long = bool(name) and any(full.startswith(name) for full in _NOT_FOR_A_JOB)  # sbatch takes abbreviations
+    return long or bool(_NOT_FOR_A_JOB_SHORT.match(word))
 
 
 def failure_kind(state: JobState) -> FailureKind | None:

@@ -64,10 +64,12 @@ def kill(root: str, ids: Sequence[str], grace_s: float | None) -> list[jobs.Stat
     boot = proc.boot_id()
     for job in ids:
         _cancel(root, job, grace_s)
-    queued = [job for job in ids if slurm.is_ours(store.job_folder(root, job))]
+    folders = {job: store.job_folder(root, job) for job in ids}
+    queued = [job for job in ids if slurm.is_ours(folders[job])]
     here = [job for job in ids if job not in queued]
+    queued = [job for job in queued if not os.path.exists(os.path.join(folders[job], "exit"))]
     if queued:
-        slurm.kill(root, {job: _grace(store.job_folder(root, job), grace_s) for job in queued})
+        slurm.kill(root, {job: _grace(folders[job], grace_s) for job in queued})
     _await_start(root, here)
     families, grace, seen = [], {}, {}
     for job in here:

@@ -29,7 +29,7 @@ def state(root: str, job: str, boot: str) -> State:
     if not os.path.isdir(folder):
         return {"id": job, "state": "unknown"}
     if slurm.is_ours(folder):
-        return _of_slurm(folder, job)
+        return _of_slurm(root, folder, job)
     lock = os.path.join(folder, "lock")
     run = store.read_json(os.path.join(folder, "run"))
     if run is None:
@@ -54,7 +54,7 @@ def state(root: str, job: str, boot: str) -> State:
     return dict(known, state="lost", tail=_tail_text(folder), **evidence.why_lost(run, child, boot, folder))
 
 
-def _of_slurm(folder: str, job: str) -> State:
+def _of_slurm(root: str, folder: str, job: str) -> State:
     run = store.read_json(os.path.join(folder, "run")) or {}
     child = store.read_json(os.path.join(folder, "child")) or {}
     known = {
@@ -64,7 +64,7 @@ def _of_slurm(folder: str, job: str) -> State:
         "node": run.get("node"),
         **log_facts(folder),
     }
-    found = slurm.state(folder, known)
+    found = slurm.state(root, job, known)
     if found["state"] in ("exited", "lost"):
         record = store.read_json(os.path.join(folder, "exit"))
         return dict(found, tail=_tail_text(folder)) if record is None else _ended(folder, job, record)

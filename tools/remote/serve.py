@@ -241,8 +241,13 @@ class Server:
         """Have a worker ask, when the last answer is some seconds old and there are jobs of Slurm's to watch."""
         if self.asking or not self.watcher.queued or time.monotonic() - slurm.queue.tried < slurm.EVERY_S:
             return
-        self.asking = True
-        running.Running(self, 0, worker.start(_send_rows)).done = self._slurm_said
+        slurm.queue.begin()
+        try:
+            running.Running(self, 0, worker.start(_send_rows)).done = self._slurm_said
+        except OSError:  # no more processes
+            slurm.queue.in_vain()
+        else:
+            self.asking = True
 
     def _slurm_said(self, answer: Header, body: bytes) -> None:
         self.asking = False

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import Any
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -50,6 +51,12 @@ def sync_folder(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def refresh(folder: str) -> None:
+    """Have NFS ask its server what is in `folder`: opening it does, while a look at a name may be a minute old."""
+    with suppress(OSError):
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def write(path: str, data: bytes, *, durable: bool = True, named: bool = True) -> None:

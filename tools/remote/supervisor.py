@@ -27,6 +27,8 @@ class Manager:
     """Who may order the supervisor itself to end its job: by default nobody. See `batch.Slurm`."""
 
     signals: frozenset[int] = frozenset()
+    passed_on: frozenset[int] = frozenset()
+    """Signals that are meant for the command."""
 
     def where(self) -> dict[str, str]:
         """What the records say of the machine."""
@@ -149,7 +151,7 @@ class _Supervisor:
         """Start the command, tell the state, wait, record the end."""
         for number in {signal.SIGTERM, signal.SIGHUP, signal.SIGINT} - self.manager.signals:
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *self.manager.signals})
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited())
         linux.become_subreaper()
         linux.set_name("turnout-job")
         if os.path.exists(self.path("cancel")):
@@ -220,13 +222,19 @@ class _Supervisor:
                 pause = min(pause, remaining)
             if cap:
                 logcap.trim(self.folder, cap)
-            woken = signal.sigtimedwait({signal.SIGCHLD, *self.manager.signals}, pause)
+            woken = signal.sigtimedwait(self._awaited(), pause)
+            if woken is not None and woken.si_signo in self.manager.passed_on:
+                os.kill(self.child, woken.si_signo)
             if woken is not None and woken.si_signo in self.manager.signals and not self.ordered:
                 self.ordered = True
                 self._end()
 
+    def _awaited(self) -> set[int]:
+        return {signal.SIGCHLD, *self.manager.signals, *self.manager.passed_on}
+
     def _end(self) -> None:
         """End the command and all that belongs to it, with the grace that a kill wants or else the job's own."""
+        store.refresh(self.folder)  # a kill writes `cancel` on another machine
         wanted = (store.read_json(self.path("cancel")) or {}).get("grace_s")
         grace = self.spec.get("grace_s", ending.DEFAULT_GRACE_S) if wanted is None else wanted
         self.left = ending.end(self.root, [self.family], {self.spec["id"]: grace})[self.spec["id"]]
@@ -259,6 +267,7 @@ class _Supervisor:
 
     def _record(self, end: dict[str, Any]) -> None:
         """Write `exit`. While that fails (disk full) keep trying, lock held: `running` is true, `lost` is not."""
+        store.refresh(self.folder)
         cancelled = os.path.exists(self.path("cancel"))
         record = dict(end, pid=self.child or None, started=self.started, ended=time.time(), cancelled=cancelled)
         record.update(duration=time.monotonic() - self.monotonic, timed_out=self.timed_out, **self.manager.where())

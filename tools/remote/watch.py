@@ -88,6 +88,8 @@ class Watcher:
 
     def look_at_queued(self) -> None:
         """Slurm has answered."""
+        for job in self.queued:
+            store.refresh(os.path.join(self._root, "jobs", job))
         self._tell(self._look(self.queued))
 
     def tick(self) -> None:
@@ -115,7 +117,7 @@ class Watcher:
                 state = jobs.state(self._root, job, self._boot)
             except OSError:
                 continue  # what one job did to its folder must not end the watch over the others: looked at again
-            if state["state"] == "unknown" and watch.told in ("running", "ready", "orphan"):
+            if state["state"] == "unknown" and watch.told in ("queued", "running", "ready", "orphan"):
                 state = {"id": job, "state": "lost", "reason": "its directory on the host was deleted"}
             watch.queued = watch.queued or slurm.is_ours(store.job_folder(self._root, job))
             kind = watch.news(state)
