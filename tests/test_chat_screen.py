@@ -373,8 +373,8 @@ async def test_the_end_is_followed_until_the_operator_scrolls_away() -> None:
 
 
 async def test_what_goes_wrong_at_the_start_is_told_after_the_screen(tmp_path: Path) -> None:
-    """A session that is not there ends the screen with the error, and not with a traceback on it."""
+    """A session that cannot be opened ends the screen with the error, and not with a traceback on it."""
     app = ChatApp(None, "nothing")
     async with app.run_test():
-        with pytest.raises(NotFound, match="no session `nothing`"):
+        with pytest.raises(NotFound, match="there is no database"):
             await until(app, lambda: False)
