@@ -347,8 +347,8 @@ class Dispatcher:
         event, known = job_seen(state), self.state.jobs.get(state.id)
         if event is None or known is None:
             return
-        if state.terminal:
-            self.observer.progressed(state)  # its last words
+        if state.terminal or state.node:
+            self.observer.progressed(state)  # its last words, or where Slurm started it
         if state.state == "unknown" and known.state == "submitted":
             return  # the launch that is on its way will tell
         self.post(event)

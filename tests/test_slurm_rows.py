@@ -9,7 +9,7 @@ import pytest
 
 from state.errors import UsageError
 from tools.jobs import sbatch_options
-from tools.remote import batch, slurm
+from tools.remote import batch, jobs, slurm
 
 PENDING, RUNNING, FAILED = (("7", state, "None", "turnout-x-j") for state in ("PENDING", "RUNNING", "FAILED"))
 
@@ -87,6 +87,20 @@ def test_a_name_is_kept_with_the_job(tmp_path: Path) -> None:
     assert fresh.endswith("-j")
     (tmp_path / "jobs" / "j" / "submitting").write_text(json.dumps({"name": "turnout-other-j"}))
     assert slurm.name_of(str(tmp_path), "j") == "turnout-other-j"
+
+
+def test_what_was_said_of_the_queue_is_taken_back(tmp_path: Path) -> None:
+    """A job that started and says nothing is not shown as waiting; one that ended unheard has no last words."""
+    folder = tmp_path / "jobs" / "j"
+    folder.mkdir(parents=True)
+    (folder / "slurm").write_text(json.dumps({"number": "7", "name": "turnout-x-j"}))
+    waits = jobs.state(str(tmp_path), "j", "boot")
+    assert (waits["state"], waits["progress"]["line"]) == ("queued", "in Slurm's queue as job 7: submitted")
+    (folder / "run").write_text(json.dumps({"node": "n1"}))
+    runs = jobs.state(str(tmp_path), "j", "boot")
+    assert (runs["state"], runs["progress"]["line"]) == ("running", "started on n1")
+    (folder / "exit").write_text(json.dumps({"rc": 0}))
+    assert jobs.state(str(tmp_path), "j", "boot")["progress"]["line"] == ""
 
 
 def test_defaults_of_a_person_and_of_another_job_are_left_out() -> None:

@@ -68,8 +68,8 @@ def _of_slurm(root: str, folder: str, job: str) -> State:
     if found["state"] in ("exited", "lost"):
         record = store.read_json(os.path.join(folder, "exit"))
         return dict(found, tail=_tail_text(folder)) if record is None else _ended(folder, job, record)
-    if found["state"] in ("running", "ready"):
-        found["progress"] = progress(folder)
+    if found["state"] in ("running", "ready"):  # what was said of it while it waited is over
+        found["progress"] = progress(folder) or {"line": "started on {}".format(found["node"])}
     return found
 
 
@@ -96,7 +96,8 @@ def _running(folder: str, known: State) -> State:
 def _ended(folder: str, job: str, record: dict[str, Any]) -> State:
     found = dict(record, id=job, state="exited")
     # Slurm ends what a job leaves; and the numbers are those of another machine.
-    left = () if slurm.is_ours(folder) else record.get("leftovers", ())
+    of_slurm = slurm.is_ours(folder)
+    left = () if of_slurm else record.get("leftovers", ())
     found["leftovers"] = [pid for pid, ticks in left if proc.alive(pid, ticks)]
     found.update(log_facts(folder))
     ready = store.read_json(os.path.join(folder, "ready"))
@@ -105,7 +106,7 @@ def _ended(folder: str, job: str, record: dict[str, Any]) -> State:
     found.update(_output(folder))
     if record.get("rc") != 0:
         found["tail"] = _tail_text(folder)
-    found["progress"] = progress(folder)
+    found["progress"] = progress(folder) or ({"line": ""} if of_slurm else None)
     return found
 
 
