@@ -17,8 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from agent.playbook_errors import from_pydantic, listed
 from agent.playbook_yaml import Document
 from agent.templates import has_template
-from state.errors import PlaybookError
+from state.errors import PlaybookError, UsageError
 from state.specs import FailureKind, Join, Kind, On, Priority
+from tools.jobs import sbatch_options
 from tools.urls import http_url
 
 DEFAULT_GRACE_S = 10.0
@@ -51,6 +52,15 @@ def _gpus(value: object) -> object:
     return value
 
 
+def _sbatch(value: object) -> object:
+    if isinstance(value, str) and not has_template(value):
+        try:
+            sbatch_options(value)
+        except UsageError as error:
+            raise ValueError(error.message) from error
+    return value
+
+
 def _variable(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"`{value}` is no text: quote it")
@@ -59,6 +69,7 @@ def _variable(value: object) -> object:
 
 Duration = Annotated[float | str, BeforeValidator(_duration)]
 Gpus = Annotated[int | str, BeforeValidator(_gpus)]
+Sbatch = Annotated[str, BeforeValidator(_sbatch)]
 Variable = Annotated[str, BeforeValidator(_variable)]
 Text = Annotated[str, Field(min_length=1)]
 Id = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -100,7 +111,7 @@ class Job(_Model):
     grace: Duration = DEFAULT_GRACE_S
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], Variable] = {}
     cwd: Text | None = None
-    sbatch: Text | None = None
+    sbatch: Sbatch | None = None
     ready: Ready | None = None
     keep: bool = False
 

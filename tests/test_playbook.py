@@ -170,6 +170,7 @@ JOB = "job: {host: local, run: x}"
         ("{id: a, job: {host: local, run: x, timeout: 0}}", "`0` is no duration"),
         ("{id: a, job: {host: local, run: x, gpus: -1}}", "`-1` is no number of GPUs"),
         ("{id: a, job: {host: local, run: x, gpus: true}}", "`True` is no number of GPUs"),
+        ("{id: a, job: {host: local, run: x, sbatch: --array 1-3}}", "`--array` among the options for sbatch"),
         ("{id: a, job: {host: local, run: x, env: {A: true}}}", "quote it"),
         ("{id: a, job: {host: local, run: x, env: {A-B: x}}}", "must match"),
         ("{id: a, job: {host: local, run: x, ready: {}}}", "exactly one of `log`, `http` and `file`"),
