@@ -56,10 +56,11 @@ def kill(db: Database, name: str, session: str | None, *, grace_s: float | None,
 def _tell(db: Database, job: Mapping[str, Any], state: JobState) -> None:
     if state.leftovers or not state.terminal:
         pids = ", ".join(map(str, state.leftovers))
-        raise JobError(
-            f"job `{job['id']}` on `{job['host']}` did not end: {describe_end(state)}; left are the processes {pids}",
-            hint="a process in uninterruptible sleep waits for the driver or a disk: look at `dmesg` on the host",
-        )
+        left = f"; left are the processes {pids}" if pids else ""
+        hint = "a process in uninterruptible sleep waits for the driver or a disk: look at `dmesg` on the host"
+        if state.node and not pids:
+            hint = f"Slurm could not end it either: `scontrol show node {state.node}` says what became of its node"
+        raise JobError(f"job `{job['id']}` on `{job['host']}` did not end: {describe_end(state)}{left}", hint=hint)
     say(f"{job['id']}: {describe_end(state)}; no process of it is left")
     if state.removed:
         say(f"removed its shared memory: {', '.join(state.removed)}")
