@@ -87,9 +87,9 @@ def test_the_gradient_is_the_slope_of_the_loss() -> None:
     square = sum(float((w.grad**2).sum()) for w in drafter.parameters())
     with torch.no_grad():
         for weight in drafter.parameters():
-            weight -= 1e-4 / square * weight.grad
+            weight -= 1e-3 / square * weight.grad
     after = unrolled_loss(drafter, head, batch, 3, 0.8).loss
-    assert float((before - after).detach()) == pytest.approx(1e-4, rel=0.02)
+    assert float((before - after).detach()) == pytest.approx(1e-3, rel=0.02)  # sums are float32: no smaller step
 
 
 def test_padding_on_the_right_changes_nothing_before_it() -> None:
@@ -182,8 +182,8 @@ def test_batches_of_every_length_of_row_have_the_same_number_of_positions() -> N
     torch.testing.assert_close(found[1][0], found[0][0])
     torch.testing.assert_close(found[1][1], found[0][1], atol=1e-6, rtol=1e-4)
     form = Form.of(192, 40)
-    assert form.lengths == (16, 32, 48)
-    assert [form.room(n) for n in (1, 16, 17, 48)] == [16, 16, 32, 48]
+    assert form.lengths == (8, 16, 24, 32, 48)
+    assert [form.room(n) for n in (1, 16, 17, 48)] == [8, 16, 24, 48]
     assert Form.of(130, 40).lengths == ()
 
 

@@ -58,7 +58,7 @@ def test_a_killed_training_repeats_the_undisturbed_one(host: Host) -> None:
 @pytest.mark.slow
 def test_the_whole_chain_gives_a_drafter_that_beats_the_untrained_one(host: Host) -> None:
     """From a target to a report on tiny sizes; each step again does nothing that was done."""
-    host.run("train")
+    first = host.run("train")
     untrained = host.run("baseline")
     trained = host.run("evaluate", "evaluate.verify=2")
     assert trained["acceptance_length"] > untrained["acceptance_length"] + 0.1
@@ -77,7 +77,9 @@ def test_the_whole_chain_gives_a_drafter_that_beats_the_untrained_one(host: Host
     assert whole.count("<svg") == 5
     assert not re.search(r'(src|href)="(?!#)', whole)  # all of it is in the one file
     assert "it was not measured in this run" in whole
-    assert host.run("train")["resumed_at"] == 60
+    again = host.run("train")
+    assert again["resumed_at"] == 60
+    assert 0 < again["trained_seconds"] <= first["trained_seconds"]  # and so the rate is still that of the training
     assert host.run("evaluate")["histogram"] == trained["histogram"]
 
 

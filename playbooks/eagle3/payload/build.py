@@ -1,6 +1,7 @@
-"""The drafter that training starts from: an existing one, or vocabulary from the answers and seeded noise.
+"""The drafter that training starts from: an existing one, or vocabulary from the answers, the target's head and noise.
 
-In both cases the embedding is the target's.
+In both cases the embedding is the target's. A new drafter's head begins as the target's own, which knows what words
+are alike; of what comes before it, all is seeded noise, and its final norm lets the logits begin with a spread of one.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ def first_drafter(config: Config, work: Workdir, conversations: Sequence[Convers
         draft = config.draft
         shape = drafter_config(settings, len(kept), boundaries, draft.attention, draft.intermediate_size)
         drafter = Drafter(shape, embedding, d2t, t2d)
-    return drafter, read_head(work.target)[drafter.kept].float()
+    head = read_head(work.target)[drafter.kept].float()
+    if not config.draft.start:
+        with torch.no_grad():
+            drafter.lm_head.weight.copy_(head)
+            drafter.norm.weight.fill_(1 / float(head.norm(dim=-1).mean()))
+    return drafter, head
 
 
 def kept_tokens(config: Config, work: Workdir, conversations: Sequence[Conversation]) -> Tensor:

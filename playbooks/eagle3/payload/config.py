@@ -82,7 +82,7 @@ class DraftModel:
     vocab_size: int = 32_000
     intermediate_size: int = 0  # of its gated MLP; 0: the target's
     attention: str = "auto"  # `llama`: grouped queries; `mla`: latent (DeepSeek, Kimi); `auto`: the target's
-    start: str = ""  # the folder of a drafter to go on from (see import_drafter); empty: seeded noise
+    start: str = ""  # the folder of a drafter to go on from (see import_drafter); empty: a new one
 
 
 @dataclass(frozen=True)

@@ -108,8 +108,8 @@ class Form:
 
     @classmethod
     def of(cls, tokens: int, longest: int) -> Form:
-        """Row lengths that divide `tokens`, multiples of 16, up to the first that holds `longest`; none if none do."""
-        lengths = [n for n in range(16, tokens + 1, 16) if tokens % n == 0]
+        """Row lengths that divide `tokens`, multiples of 8, up to the first that holds `longest`; none if none do."""
+        lengths = [n for n in range(8, tokens + 1, 8) if tokens % n == 0]
         enough = next((n for n in lengths if n >= longest), None)
         return cls(tokens, tuple(n for n in lengths if n <= enough)) if enough else cls()
 

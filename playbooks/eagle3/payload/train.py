@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
@@ -65,16 +64,15 @@ def train(config: Config, work: Workdir) -> Result:
         seed=config.seed, fingerprint=fingerprint, group=group, judge=judge(config, work, drafter, target),
     )  # fmt: skip
     first = trainer.resume()
-    started = time.monotonic()
     trainer.run()
-    seconds = time.monotonic() - started
     if group.leads:
         _finish(config, work, drafter)
     group.leave()
     return {
         **_figures(config, work, conversations, feed, trainer),
         "resumed_at": first,
-        "tokens_per_second": round(trainer.rate or (trainer.tokens / seconds if seconds else 0)),
+        "tokens_per_second": round(trainer.rate or (trainer.tokens / trainer.seconds if trainer.seconds else 0)),
+        "trained_seconds": round(trainer.seconds, 1),  # of all runs together
         "peak_gpu_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else 0,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "processes": group.size,

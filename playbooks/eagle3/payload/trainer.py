@@ -101,6 +101,7 @@ class Trainer:
                 progress.update(min(100, int(100 * share_done(self.settings, self.done, self.seconds))))
                 if profiler:
                     profiler.step()
+        self.seconds = time.monotonic() - began
 
     def _after(self, row: Row, journal: Journal | None, last: bool) -> None:
         """Log, judge and save what this step calls for."""
