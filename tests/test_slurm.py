@@ -19,7 +19,7 @@ from tests.hosting import OpenSSH, end_jobs, ended, record, started, told
 from tests.slurm_cluster import Cluster
 from tools.hostkeys import HostSpec
 from tools.jobs import JobSpec, describe_end, failure_kind
-from tools.remote import slurm
+from tools.remote import proc, slurm
 from tools.ssh import Host
 
 pytest_plugins = ("tests.servers",)
@@ -138,10 +138,11 @@ async def test_a_job_whose_number_nobody_knows_is_seen_and_killed(
 
 
 async def test_a_signal_for_the_batch_step_reaches_the_job(host: Host, cluster: Cluster) -> None:
-    """`--signal B:USR1@120` warns the job before its limit; the supervisor is the batch step, and passes it on."""
+    """`--signal B:USR1@120` warns a job before its limit: the supervisor passes it on. What the job leaves is ended."""
     await started(host, JobSpec("j", "trap 'exit 9' USR1; echo ::progress 1; sleep 1000 & wait"))
     await to_thread.run_sync(cluster.ask, "scancel", "--batch", "--signal", "USR1", number(host, "j"))
     assert (await ended(host, ["j"]))["j"].rc == 9
+    assert (await to_thread.run_sync(proc.families, host.spec.root, [proc.Family("j")])) == {"j": []}
 
 
 async def test_a_job_that_slurm_ends_says_so(host: Host, cluster: Cluster) -> None:
@@ -187,7 +188,7 @@ async def test_what_ignores_the_order_is_killed_by_slurm(host: Host) -> None:
 @pytest.mark.slow
 async def test_a_job_without_a_record_is_lost_with_slurms_word_for_it(host: Host) -> None:
     """When supervisor and command die together, Slurm says that the job is over, and it is lost, not failed."""
-    await started(host, JobSpec("j", "echo ::progress 1; sleep 1000"))
+    await started(host, JobSpec("j", "echo ::progress 1; exec sleep 1000"))
     for name in ("run", "child"):
         os.kill(json.loads(record(host, "j", name).read_text())["pid"], 9)
     state = (await ended(host, ["j"]))["j"]

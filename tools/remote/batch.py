@@ -150,6 +150,7 @@ class Slurm(supervisor.Manager):
 
     signals = frozenset({signal.SIGTERM})
     passed_on = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # `--signal B:USR1@120`: the batch step is ours
+    ends_leftovers = True  # as Slurm does itself where it tracks processes by control groups
 
     def __init__(self) -> None:
         self.number = os.environ.get("SLURM_JOB_ID", "")

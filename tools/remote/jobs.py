@@ -95,7 +95,7 @@ def _running(folder: str, known: State) -> State:
 
 def _ended(folder: str, job: str, record: dict[str, Any]) -> State:
     found = dict(record, id=job, state="exited")
-    # Slurm ends what a job leaves; and the numbers are those of another machine.
+    # Through Slurm a job leaves nothing; and the numbers are those of another machine.
     of_slurm = slurm.is_ours(folder)
     left = () if of_slurm else record.get("leftovers", ())
     found["leftovers"] = [pid for pid, ticks in left if proc.alive(pid, ticks)]

@@ -29,6 +29,8 @@ class Manager:
     signals: frozenset[int] = frozenset()
     passed_on: frozenset[int] = frozenset()
     """Signals that are meant for the command."""
+    ends_leftovers = False
+    """Whether nothing outlives the command: what it left is told otherwise, and stays."""
 
     def where(self) -> dict[str, str]:
         """What the records say of the machine."""
@@ -162,6 +164,8 @@ class _Supervisor:
         report.close()
         if self.child:
             status = self._wait()
+            if self.manager.ends_leftovers:
+                ending.end(self.root, [self.family], {self.spec["id"]: 0.0})
             if self.spec.get("max_log"):
                 logcap.trim(self.folder, self.spec["max_log"])
             self._record(end_of(status))
