@@ -83,7 +83,7 @@ def _sbatch(root: str, folder: str, spec: dict[str, Any], options: list[str], na
             raise slurm.Refused(f"`sbatch` gave no number of a job, but `{said[-300:]}`")
     except slurm.Refused as error:
         found = _named(name)  # sbatch is known to report errors for jobs that were taken
-        if found is None and any(words in str(error) for words in _NO_ANSWER):
+        if found is None and any(mark in str(error) for mark in _NO_ANSWER):
             raise OSError(str(error)) from error
         if found is None:
             raise
@@ -161,7 +161,7 @@ class Slurm(supervisor.Manager):
 
     def why(self) -> dict[str, Any]:
         """What goes into the exit record of a job that was ended by Slurm's order."""
-        words = ["squeue", "--jobs", self.number, "--states", "all", "--noheader", "--format", "%T|%r"]
+        words = ["squeue", "--all", "--jobs", self.number, "--states", "all", "--noheader", "--format", "%T|%r"]
         try:
             answer = slurm.command(words, _WHY_S)
         except OSError:
