@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 import time
 from contextlib import suppress
 from typing import Any, Dict, Iterable, Mapping, NamedTuple, Sequence
@@ -120,6 +119,8 @@ def refresh(root: str, jobs: Iterable[str]) -> None:
 
 def command(words: list[str], limit_s: float, text: str = "") -> str:
     """What a tool of Slurm prints. Raises FileNotFoundError, Refused, and OSError where no answer comes."""
+    import subprocess  # here: every host would pay for it, and few have Slurm
+
     try:
         given = text.encode("utf-8", "surrogateescape")
         done = subprocess.run(words, input=given, capture_output=True, timeout=limit_s, env=environment(os.environ))
