@@ -115,7 +115,7 @@ def test_a_bench_is_a_session_that_ends_with_a_table(tmp_path: Path) -> None:
 def test_a_bench_without_a_server_fails_and_is_no_bug(tmp_path: Path) -> None:
     """The measurement that did not come about has no table; a file that is not there is said before anything runs."""
     prompts = tmp_path / "p.jsonl"
-    words = [sys.executable, "-m", "agent", "bench", "--url", "nothing", "--set", f"mine={prompts}", "--yes"]
+    words = [sys.executable, "-m", "agent", "bench", "--url", "http://127.0.0.1:9", "--set", f"mine={prompts}", "--yes"]
     missing = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert (missing.returncode, f"there is no file `{prompts}`" in missing.stderr) == (2, True)
     prompts.write_text('{"prompt": ""}\n{not json\n')
