@@ -89,6 +89,7 @@ def arguments(text: str | None) -> list[str]:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(flags(), st.booleans())
+@example([("--served-model-name", ["::"])], False)
 def test_what_vllm_takes_becomes_what_sglang_takes(chosen: list[tuple[str, list[str]]], joined: bool) -> None:
     """A generated command is translated, SGLang's parser takes the result, and each flag is said exactly once."""
     text = command(chosen, joined)

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict
 from . import ending, evidence, jobs, linux, logcap, proc, ready, store, worker
 
 _TICK_S = 1.0
+_LATE_S = 0.25
 _RESERVE = 4096
 _MOST_LEFTOVERS = 100
 Spec = Dict[str, Any]
@@ -215,6 +216,7 @@ class _Supervisor:
         while True:
             reaped = self._reap()
             if reaped is not None:
+                self._hear_late_order()
                 return reaped
             pause = _TICK_S if cap else 3600.0
             if limit is not None and not self.timed_out:
@@ -232,6 +234,11 @@ class _Supervisor:
             if woken is not None and woken.si_signo in self.manager.signals and not self.ordered:
                 self.ordered = True
                 self._end()
+
+    def _hear_late_order(self) -> None:
+        """A manager tells the command and us at once, and the command may have ended before we heard of it."""
+        if self.manager.signals and not self.ordered:
+            self.ordered = signal.sigtimedwait(self.manager.signals, _LATE_S) is not None
 
     def _awaited(self) -> set[int]:
         return {signal.SIGCHLD, *self.manager.signals, *self.manager.passed_on}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.serving.flags.work import Work, finish, open_value, whole
+from tools.serving.flags.work import Work, finish, open_value, whole, without_colon
 
 
 @finish(45)
@@ -32,7 +32,7 @@ def name_without_colon(work: Work) -> None:
     model = work.model
     if "--served-model-name" in work.flags or ":" not in model or "://" in model or open_value(model):
         return
-    said = work.emit("--served-model-name", model.replace(":", "-"))
+    said = work.emit("--served-model-name", without_colon(model))
     why = "SGLang refuses a colon in the served name, which is the model's by default: clients ask for this"
     work.say("--served-model-name (not given)", "changed", said, why, cost=5).given = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tools.serving.flags.items import Item
 from tools.serving.flags.names import ATTENTION, MOE_A2A, MOE_RUNNER, REASONING_PARSERS, TOOL_PARSERS
 from tools.serving.flags.report import is_secret
-from tools.serving.flags.work import Work, open_value, rule, whole
+from tools.serving.flags.work import Work, open_value, rule, whole, without_colon
 
 
 @rule("host")
@@ -38,7 +38,7 @@ def served(work: Work, item: Item) -> None:
         kind = "changed"
         why = f"SGLang answers to one name alone: clients that ask for {', '.join(others)} get the first one's answers"
     if ":" in work.resolve(first) and not open_value(first):
-        clean = work.resolve(first).replace(":", "-")
+        clean = without_colon(work.resolve(first))
         kind, why = "changed", f"SGLang refuses a colon in the name: clients must ask for `{clean}`"
         first = clean
     work.copy(item, "--served-model-name", first, kind=kind, why=why)

@@ -155,6 +155,11 @@ def _is_text(option: Option) -> bool:
     return option.choices is None and option.type == "str"
 
 
+def without_colon(name: str) -> str:
+    """A served name that SGLang takes: it refuses colons, and a dash at the start would make an option of it."""
+    return name.replace(":", "-").lstrip("-") or "model"
+
+
 def open_value(text: str) -> bool:
     """Whether a value still waits for something: a variable, a template, a placeholder."""
     waits = _VARIABLE.search(text) or re.search(r"\$\(|`", text) or "{{" in text or re.fullmatch(r"<.*>", text)
