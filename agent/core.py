@@ -81,8 +81,7 @@ class Core:
             self._session("running", None)
         for node in state.graph.nodes.values():
             if node.status == "in_progress" and node.kind == "research" and not self._is_looked_into(node.id):
-                t = self.state.graph.requeue(node.id)
-                self.emit(c.todo_status(node.id, t.was, t.now, reason="nobody works on it any more"))
+                self._again(node.id, "nobody works on it any more")
             self.look_at(node)
 
     def _job_seen(self, seen: JobSeen) -> None:
@@ -132,9 +131,8 @@ class Core:
             self.end(event.todo, "completed", result=event.result)
         elif event.fallback and self.state.todos[event.todo].body:
             self.state.todos[event.todo].fell_back = True
-            t = self.state.graph.requeue(event.todo)
-            self.emit(c.todo_status(event.todo, t.was, t.now, reason=f"{event.reason}; its fallback takes over"))
-            self.state.enqueue(self.state.graph[event.todo])
+            if self._again(event.todo, f"{event.reason}; its fallback takes over"):
+                self.state.enqueue(self.state.graph[event.todo])
         else:
             self._fail(event.todo, "failed", event.reason or "the tool failed", event.result)
 
@@ -216,12 +214,20 @@ class Core:
         info = self.state.todos[todo]
         info.failure = kind
         retry = info.spec.retry
-        if kind in retry.on and info.attempts - info.attempts_before <= retry.times:
-            t = self.state.graph.requeue(todo)
-            self.emit(c.todo_status(todo, t.was, t.now, reason=f"{reason}; try {info.attempts + 1}"))
-            self.state.enqueue(self.state.graph[todo])
-        else:
+        tried_again = kind in retry.on and info.attempts - info.attempts_before <= retry.times
+        if not tried_again or not self.state.graph[todo].may_run:
             self.end(todo, "failed", result={**(output or {}), "failure": kind}, reason=reason)
+        elif self._again(todo, f"{reason}; try {info.attempts + 1}"):
+            self.state.enqueue(self.state.graph[todo])
+
+    def _again(self, todo: str, reason: str) -> bool:
+        """Back into the queue; or cancelled, where what it waited for was reset meanwhile and has ended otherwise."""
+        if not self.state.graph[todo].may_run:
+            self.end(todo, "cancelled", reason=f"{reason}; and what it waits for has ended otherwise meanwhile")
+            return False
+        t = self.state.graph.requeue(todo)
+        self.emit(c.todo_status(todo, t.was, t.now, reason=reason))
+        return True
 
     def end(
         self, todo: str, status: Status, *, result: Mapping[str, Any] | None = None, reason: str | None = None

@@ -81,12 +81,15 @@ class Node:
         return self.open == 0 and self.dead == 0
 
     @property
-    def is_impossible(self) -> bool:
-        if self.status != "pending":
-            return False
+    def may_run(self) -> bool:
+        """Whether what it waits for lets it run, or may yet. One that has begun loses that when an edge is reset."""
         if self.join == "any":
-            return bool(self.into) and self.open == 0 and self.met == 0
-        return self.dead > 0
+            return not self.into or self.open > 0 or self.met > 0
+        return self.dead == 0
+
+    @property
+    def is_impossible(self) -> bool:
+        return self.status == "pending" and not self.may_run
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -201,10 +204,12 @@ class Graph:
         return Transition(id, "pending", "in_progress")
 
     def requeue(self, id: str) -> Transition:
-        """`in_progress` back to `pending`, for another attempt."""
+        """`in_progress` back to `pending`, for another attempt. Raises `GraphError` for what could start no more."""
         node = self[id]
         if node.status != "in_progress":
             raise GraphError(f"`{id}` is {node.status}: only what is in progress can be tried again")
+        if not node.may_run:
+            raise GraphError(f"`{id}` cannot run again as long as what it waits for has ended as it has")
         node.status = "pending"
         return Transition(id, "in_progress", "pending")
 

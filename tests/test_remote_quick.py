@@ -215,7 +215,9 @@ async def test_commands_share_runners_and_no_processes(host: Host) -> None:
 
 async def test_a_command_leaves_a_runner_as_it_was(host: Host, tmp_path: Path) -> None:
     """Folder, environment, limits and descriptors of one command are not those of the next."""
-    look = "pwd; ulimit -n; echo $MARK; ls /proc/$PPID/fd | wc -l"
+    # The runner has let go of its copies of the pipes once it sleeps, waiting for this command.
+    asleep = 'until grep -q "^State:.S" /proc/$PPID/status; do :; done'
+    look = f"pwd; ulimit -n; echo $MARK; {asleep}; ls /proc/$PPID/fd | wc -l"
     before = (await host.run(look)).stdout
     await host.run(f": {'0' * 200_000}; cd /; ulimit -n 50; exit 3", cwd=str(tmp_path), env={"MARK": "x"}, stdin=b"in")
     assert (await host.run("true", cwd="/no/such/folder")).rc == 126

@@ -216,11 +216,11 @@ async def test_a_host_that_is_down_at_the_start_is_waited_for(sshd: OpenSSH, tmp
 @pytest.mark.sshd
 async def test_a_dead_peer_is_noticed_by_its_silence(sshd: OpenSSH, tmp_path: Path) -> None:
     """A connection that vanished without a word is found by keepalives, and replaced."""
-    async with FaultProxy("127.0.0.1", sshd.port, seed=0, after=(160_000, 160_000), kinds=("half-open",)) as proxy:
+    async with FaultProxy("127.0.0.1", sshd.port, seed=0, after=(400_000, 400_000), kinds=("half-open",)) as proxy:
         spec = replace(sshd.spec(tmp_path / "root"), port=proxy.port)
         async with Host(spec, keepalive_s=0.2) as host:
             events = host.events()
-            data = os.urandom(100_000)
+            data = os.urandom(500_000)
             proxy.calm()
             await host.put_file(data, str(tmp_path / "copy"))
             await contact(events, "connected")
