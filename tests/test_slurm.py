@@ -147,7 +147,9 @@ async def test_a_signal_for_the_batch_step_reaches_the_job(host: Host, cluster: 
 
 async def test_a_job_that_slurm_ends_says_so(host: Host, cluster: Cluster) -> None:
     """`scancel` by somebody else ends the job with its grace; the record tells who gave the order."""
-    await started(host, JobSpec("j", "trap 'echo bye; exit 7' TERM; echo ::progress 1; sleep 1000 & wait"))
+    await started(
+        host, JobSpec("j", "trap 'echo bye; exit 7' TERM; echo ::progress 1; while :; do sleep 1000 & wait; done")
+    )
     await to_thread.run_sync(cluster.ask, "scancel", number(host, "j"))
     state = (await ended(host, ["j"]))["j"]
     assert (state.state, state.rc, state.cancelled) == ("exited", 7, False)
