@@ -138,7 +138,6 @@ class _Supervisor:
         self.boot = proc.boot_id()
         self.child = self.checker = 0
         self.timed_out = False
-        self.left: list[proc.Process] = []
         self.family = proc.Family(spec["id"])
 
     def path(self, name: str) -> str:
@@ -248,7 +247,7 @@ class _Supervisor:
         store.refresh(self.folder)  # a kill writes `cancel` on another machine
         wanted = (store.read_json(self.path("cancel")) or {}).get("grace_s")
         grace = self.spec.get("grace_s", ending.DEFAULT_GRACE_S) if wanted is None else wanted
-        self.left = ending.end(self.root, [self.family], {self.spec["id"]: grace})[self.spec["id"]]
+        ending.end(self.root, [self.family], {self.spec["id"]: grace})
 
     def _reap(self) -> int | None:
         """Collect what has ended; the child's status once it is among them."""
